@@ -14,7 +14,7 @@ struct TiledGradient {
   const float *lse, *delta;
 
   /// Gradient of a head's output.
-  __device__ HeadRows<H> outputs(const TilePosition& place, int head) const {
+  __device__ TileRows<H> outputs(const TilePosition& place, int head) const {
     const int n = batch.rows.head_dim, width = batch.rows.heads * n;
     return {dout + place.begin * width + int64_t{head} * n, width, place.length, n};
   }
@@ -172,7 +172,7 @@ struct TiledBackwardQuery {
     const Tile<D, H> upper{dynamic_shared<H>()}, lower{upper.row(tile_rows)};
     const auto keys_of = [&](int stage) { return Tile<D, H>{upper.row(stage * other_rows)}; };
     const auto values_of = [&](int stage) { return Tile<D, H>{lower.row(stage * other_rows)}; };
-    const HeadRows<H> all_keys = gradient.batch.keys(place, kv), all_values = gradient.batch.values(place, kv);
+    const TileRows<H> all_keys = gradient.batch.keys(place, kv), all_values = gradient.batch.values(place, kv);
     const auto fetch = [&](int stage, int first) {
       fill_tile<other_rows>(keys_of(stage), all_keys, first);
       fill_tile<other_rows>(values_of(stage), all_values, first);

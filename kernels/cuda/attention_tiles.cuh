@@ -9,8 +9,7 @@
 
 #include "kernels/cuda/attention_dropout.cuh"
 #include "kernels/cuda/attention_rows.cuh"
-#include "kernels/cuda/copy_async.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/tile_fill.cuh"
 
 namespace llmtrain::cuda {
 
@@ -72,55 +71,6 @@ struct TilePosition {
   }
 };
 
-/// The rows of one head in a segment.
-template <class H>
-struct HeadRows {
-  const H* data;         ///< data of the first row
-  int stride;            ///< elements to the next row
-  int length, head_dim;  ///< number of rows and elements
-
-  /// True if all groups of eight elements are aligned to 16 bytes. Rows consist of whole heads.
-  __device__ bool in_packs() const {
-    return head_dim % 8 == 0 && reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0;
-  }
-};
-
-/// Starts to load rows [first, first + count) of a head into a tile, zeros beyond the segment and the head; they have
-/// arrived after wait_for_copies() and __syncthreads(). Each thread loads packs of eight elements at fixed distances.
-template <int count, int columns, class H>
-__device__ void fill_tile(const Tile<columns, H>& tile, const HeadRows<H>& head, int first) {
-  constexpr int packs = columns / 8, across = packs & -packs, down = tile_threads / across;  // powers of two
-  static_assert(count % down == 0);
-  const int r = static_cast<int>(threadIdx.x) / across, c = static_cast<int>(threadIdx.x) % across * 8;
-  const int rows = head.length - first - r;  // remaining rows from the thread's first one on
-  const H* from = head.data + int64_t{first + r} * head.stride + c;
-  const Tile<columns, H> to{tile.row(r) + c};
-  if (head.in_packs()) {
-    LLMTRAIN_UNROLL
-    for (int column = 0; column < columns; column += 8 * across) {
-      const int wanted = c + column < head.head_dim ? rows : 0;
-      const H* row = from + column;
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < count; i += down, row += down * head.stride) {
-        copy_async<sizeof(uint4)>(to.row(i) + column, row, i < wanted);
-      }
-    }
-    return;
-  }
-  LLMTRAIN_UNROLL_BY(1)
-  for (int column = 0; column < columns; column += 8 * across) {
-    LLMTRAIN_UNROLL_BY(1)
-    for (int i = 0; i < count; i += down) {
-      H part[8] = {};
-      LLMTRAIN_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        if (i < rows && c + column + k < head.head_dim) part[k] = from[int64_t{i} * head.stride + column + k];
-      }
-      memcpy(to.row(i) + column, part, sizeof part);
-    }
-  }
-}
-
 /// Stores rows [first, first + 16) of the segment from a product's result, times factor(half); half 0 is row g, 1 is g
 /// + 8.
 template <int tiles, class Row, class Factor>
@@ -155,16 +105,16 @@ struct TiledBatch {
   Rows<H> rows;
   const int32_t* tiles;  ///< output of CountTiles
 
-  __device__ HeadRows<H> rows_from(const H* first, const TilePosition& place) const {
+  __device__ TileRows<H> rows_from(const H* first, const TilePosition& place) const {
     return {first, static_cast<int>(rows.width()), place.length, rows.head_dim};
   }
-  __device__ HeadRows<H> queries(const TilePosition& place, int head) const {
+  __device__ TileRows<H> queries(const TilePosition& place, int head) const {
     return rows_from(rows.query(place.begin, head), place);
   }
-  __device__ HeadRows<H> keys(const TilePosition& place, int kv) const {
+  __device__ TileRows<H> keys(const TilePosition& place, int kv) const {
     return rows_from(rows.key(place.begin, kv), place);
   }
-  __device__ HeadRows<H> values(const TilePosition& place, int kv) const {
+  __device__ TileRows<H> values(const TilePosition& place, int kv) const {
     return rows_from(rows.value(place.begin, kv), place);
   }
   __device__ bool drops() const { return rows.sequences != nullptr; }
@@ -192,9 +142,9 @@ struct TiledBatch {
 /// Queries of a block and the keys that they may see. Row r of the tile is the query at position first + step r.
 template <class H>
 struct QueryTile {
-  HeadRows<H> queries;
+  TileRows<H> queries;
   int first_row;  ///< row of `queries` that is row 0 of the tile
-  HeadRows<H> keys, values;
+  TileRows<H> keys, values;
   int first, step;
 
   __device__ int query(int row) const { return first + step * row; }
@@ -271,7 +221,7 @@ __device__ TileResult<D, H> attend_tile(const TiledBatch<H>& batch, const QueryT
       }
     }
     // In a long segment only the tiles at the mask's borders test every score.
-    const int length = tile.keys.length, tested = tile.step == 0 ? 1 : tile_rows;
+    const int length = tile.keys.rows, tested = tile.step == 0 ? 1 : tile_rows;
     if (!batch.all_visible(tile.first, tested, first, tile_rows, length)) {
       LLMTRAIN_UNROLL
       for (int i = 0; i < tile_rows / 8; ++i) {

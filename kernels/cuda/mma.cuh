@@ -129,6 +129,10 @@ struct Tile {
   __device__ void a(Pair (&m)[4], int r0, int c0) const {
     load_matrices<false>(m, row(r0 + lane() % 16) + c0 + lane() / 16 * 8);
   }
+  /// Loads the transposed matrix as A: rows are columns r0 .. r0 + 15 here, columns are rows c0 .. c0 + 15.
+  __device__ void a_transposed(Pair (&m)[4], int r0, int c0) const {
+    load_matrices<true>(m, row(c0 + lane() % 8 + lane() / 16 * 8) + r0 + lane() / 8 % 2 * 8);
+  }
   /// Loads the transposed matrix as B: columns are rows n0 .. n0 + 15 here (two B's), rows are columns k0 .. k0 + 15.
   __device__ void b_transposed(Pair (&m)[4], int n0, int k0) const {
     load_matrices<false>(m, row(n0 + lane() % 8 + lane() / 16 * 8) + k0 + lane() / 8 % 2 * 8);

@@ -116,6 +116,7 @@ struct ParamSpec {
   std::vector<ParamSlice> slices;  ///< cover all rows in order
   double lr_scale = 1;             ///< factor of the learning rate
   bool by_rows = false;            ///< its gradient is written by ParamStore::RowBlocks alone
+  bool early = false;              ///< its gradient is written before those of matrices that follow it in the unit
   bool hidden = false;             ///< a matrix of a linear layer between embedding and head, no adapter
   int64_t numel() const { return rows * columns; }
 };

@@ -189,6 +189,7 @@ class UnitBuilder {
                          std::vector<ParamSlice> slices) {
     ParamSpec spec{std::move(name), rows, columns, true, init, std::move(slices)};
     spec.by_rows = true;
+    spec.early = early_;
     spec.hidden = true;
     return add(std::move(spec));
   }
@@ -207,6 +208,8 @@ class UnitBuilder {
     block_ = block;
     expert_block_ = -1;
   }
+  /// Later hidden matrices are early ones, or not (ParamSpec::early).
+  void set_early(bool early) { early_ = early; }
   /// Later parameters belong to this block of experts (UnitSpec::expert_block).
   void set_expert_block(int64_t block) { expert_block_ = block; }
   bool is_trained(const std::string& name) const { return !trained_ || trained_(name); }
@@ -231,6 +234,7 @@ class UnitBuilder {
   QuantizationRule quantization_;
   int first_;
   int64_t block_ = -1, expert_block_ = -1;
+  bool early_ = false;
 };
 
 /// The first n rows of a buffer planned for more rows.

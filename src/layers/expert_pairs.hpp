@@ -1,12 +1,15 @@
 #pragma once
 #include <array>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/experts.hpp"
 #include "layers/context.hpp"
 #include "layers/mlp.hpp"
 #include "layers/sharing/expert_exchange.hpp"
+#include "layers/sharing/expert_relay.hpp"
 
 namespace llmtrain {
 
@@ -26,13 +29,20 @@ struct PairTensors {
   Tensor order, ends, weights;
 };
 
-/// The rows of one expert: those of this rank's pairs, or, where ranks share experts, those of all ranks, one after the
-/// other.
+/// The rows of a run, one expert's after the other's: of each expert those of this rank's pairs, or, where ranks share
+/// experts, those of all ranks, one after the other.
 struct ExpertRows {
   int64_t count = 0;
+  std::vector<int64_t> of_expert;
   Batch batch;            ///< what adapters see of them
   Tensor weights, order;  ///< see scale_pairs(); of this rank's pairs, or of the rows
   std::array<Tensor, 2> inputs;
+
+  /// Weights and order of rows [first, first + n).
+  std::pair<Tensor, Tensor> pairs(int64_t first, int64_t n) const {
+    if (order.empty()) return {weights.rows(first, n), order};
+    return {weights, order.rows(first, n)};
+  }
 };
 
 /// Rows on their way from a batch to this rank's experts and back, in one pass.
@@ -46,23 +56,26 @@ class ExpertPairs {
 
   /// True if rows move between ranks.
   bool shares() const { return exchange_ != nullptr; }
+  /// Rows of a run, at most: as many as one expert may have.
   int64_t max_rows() const { return max_rows_; }
-  /// Rows of expert i of this rank, until the next call. While they are open, blocks of rows (Context::row_block_ends)
-  /// are those of these rows.
-  ExpertRows open(int64_t i);
-  void close() { ctx_.pair_block_ends.clear(); }
+  /// Number of experts of the longest run from expert i on, or down to it, of at most `most`. The same on all ranks.
+  int64_t run_length(int64_t i, int64_t most, bool downwards) const;
+  /// Rows of a run of this rank's experts, until the next call. scratch: max_rows() rows [C] of at least the inputs'
+  /// width; its contents are lost.
+  ExpertRows open(const ExpertRun& run, const Tensor& scratch);
+  /// Ends of the blocks of rows (Context::row_block_ends) of expert i: of the blocks of this rank's rows, or of those
+  /// of all ranks that have a group of gradients in this round. Empty: all rows are one block.
+  std::vector<int64_t> block_ends(int64_t i) const;
   /// Memory for the hidden layer of an expert whose rows are not saved; empty where ranks do not share experts.
   MlpSaved take_hidden(Arena::Frame& frame, DType compute) const;
-  /// The part of what is saved of this rank's pairs that expert i has; `buffers` where nothing is.
-  MlpSaved of(const MlpSaved& saved, int64_t i, const MlpSaved& buffers) const;
+  /// The part of what is saved of this rank's pairs that a run has; `buffers` where nothing is.
+  MlpSaved of(const MlpSaved& saved, const ExpertRun& run, const MlpSaved& buffers) const;
 
-  /// Adds rows [count, C] of expert i, fp32, to their rows of `sum`: now, or in add_returned(), in the order of the
-  /// experts.
-  void add(const Tensor& sum, const Tensor& rows, int64_t i);
-  /// Memory for the derivatives by the weights of a pass' pairs; see scale_pairs_backward().
+  /// Memory for the derivatives by the weights of a run's pairs; see scale_pairs_backward().
   Tensor weight_gradients(const Tensor& dweights, int64_t count) const;
-  /// The derivatives of expert i are there.
-  void end_weight_gradients(int64_t i);
+  /// Adds rows [count, C] of a run, fp32, to their rows of `sum`, unless they are empty: now, or in add_returned(), in
+  /// the order of the experts. `weights`: the derivatives of the run are there.
+  void add(const Tensor& sum, const Tensor& rows, const ExpertRun& run, bool ascending, bool weights);
   /// True if experts of other ranks have returned something of this rank's pairs, once all have run.
   bool has_returned() const { return shares() && order_.dim(0) > 0; }
   /// Adds what the experts of this rank's block of matrices have returned to `sum`, unless it is empty, and sets their
@@ -92,24 +105,31 @@ class ExpertPairs {
   void fetch_ends(const Tensor& ends);
   Tensor sorted(Arena::Frame& frame, const Tensor& x, int64_t k) const;
   Tensor order(int64_t expert) const { return order_.rows(own().begin(expert), own().count(expert)); }
-  void set_block_ends(int64_t i) const;
-  void move(const Tensor& pairs, const Tensor& rows, int64_t i, bool to_expert);
+  /// Rows of this rank's expert i, of all ranks.
+  int64_t rows_of(int64_t i) const { return rows_of(i, rank()); }
+  int64_t rows_of(int64_t i, int64_t rank) const;
+  /// Pairs of a run, where ranks do not share experts.
+  Tensor of_pairs(const Tensor& pairs, const ExpertRun& run) const;
+  enum class Way : uint8_t { to_experts, to_experts_here, back };  ///< to all of them, or to those of this node alone
+  void move(const Tensor& pairs, const Tensor& rows, const ExpertRun& run, Way way);
+  void relay(const Tensor& x, const Tensor& rows, const ExpertRun& run, const Tensor& scratch);
 
   PairShape shape_;
   Context& ctx_;
   ExpertExchange* exchange_;
+  std::optional<ExpertRelay> relay_;
   Tensor order_;
   std::vector<int64_t> fetched_;   ///< ends, from a device
   std::span<const int64_t> ends_;  ///< of all ranks
   int64_t blocks_;                 ///< of rows, of a rank
   int64_t max_rows_ = 0;
-  Tensor weights_;  ///< [N, k], or those of the pairs in their order
-  std::vector<Tensor> inputs_;
-  std::vector<Tensor> row_buffers_;     ///< rows of inputs of an expert
-  Tensor ids_, offsets_;                ///< places of rows, for dropout
-  Tensor own_ids_, own_offsets_;        ///< of the open expert
-  Tensor own_weights_, dweights_;       ///< of the open expert, where ranks share experts
-  Tensor returned_, returned_weights_;  ///< of pairs, in their order
+  Tensor weights_;                             ///< [N, k], or those of the pairs in their order
+  std::vector<Tensor> batch_inputs_, inputs_;  ///< as given, and of the pairs where ranks share experts
+  std::vector<Tensor> row_buffers_;            ///< rows of inputs of a run
+  Tensor ids_, offsets_;                       ///< places of rows, for dropout
+  Tensor own_ids_, own_offsets_;               ///< of the open run
+  Tensor own_weights_, dweights_;              ///< of the open run, where ranks share experts
+  Tensor returned_, returned_weights_;         ///< of pairs, in their order
 };
 
 }  // namespace llmtrain

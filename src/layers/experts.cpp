@@ -195,14 +195,18 @@ void Experts::each_unit(Context& ctx, bool backward, const F& f) const {
 
 /// A sum over blocks has the same bits in either direction: sums of two numbers do not depend on their order.
 template <class F>
-void Experts::each_expert(Context& ctx, bool backward, const F& f) const {
-  const int64_t of_block = std::ssize(mlps) / blocks();
+void Experts::each_run(Context& ctx, const ExpertPairs& pairs, bool backward, const F& f) const {
+  const int64_t of_block = std::ssize(mlps) / blocks(), longest = joins() ? of_block : 1;
   const int64_t of_unit = std::ssize(mlps) / std::max<int64_t>(std::ssize(units), 1);
   each_unit(ctx, backward, [&](int64_t unit) {
-    for (int64_t n = 0; n < of_unit; ++n) {
-      const int64_t i = unit * of_unit + (backward ? of_unit - 1 - n : n), in_block = i % of_block;
-      const bool at_front = in_block == 0, at_back = in_block + 1 == of_block;
-      f(i, backward ? at_back : at_front, backward ? at_front : at_back);
+    for (int64_t done = 0; done < of_unit;) {
+      const int64_t i = unit * of_unit + (backward ? of_unit - 1 - done : done), in_block = i % of_block;
+      const int64_t rest = std::min(of_unit - done, backward ? in_block + 1 : of_block - in_block);
+      const int64_t count = pairs.run_length(i, std::min(rest, longest), backward);
+      const ExpertRun run{backward ? i - count + 1 : i, count};
+      const bool at_front = run.first % of_block == 0, at_back = (run.first + count) % of_block == 0;
+      f(run, backward ? at_back : at_front, backward ? at_front : at_back);
+      done += count;
     }
   });
 }
@@ -233,23 +237,16 @@ void Experts::forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, 
   const Tensor term_buffer = frame.take(DType::f32, {most, channels});
   const MlpSaved buffers = pairs.take_hidden(frame, x.dtype);
   const bool adds = !pairs.shares();
-  each_expert(ctx, false, [&](int64_t i, bool begins, bool ends) {
+  each_run(ctx, pairs, false, [&](const ExpertRun& run, bool begins, bool ends) {
     if (begins && adds) sum.begin_block();
-    const Mlp& mlp = mlps[static_cast<size_t>(i)];
-    const ExpertRows rows = pairs.open(i);
+    const ExpertRows rows = pairs.open(run, term_buffer);
     const Tensor scaled = scaled_buffer.rows(0, rows.count), term = term_buffer.rows(0, rows.count);
-    if (rows.count > 0) {
-      const MlpSaved own = pairs.of(saved.pairs, i, buffers);
-      mlp.forward_hidden(ctx, rows.batch, rows.inputs[0], own, pairs.of(kept.pairs, i, {}), false);
+    const MlpSaved own = pairs.of(saved.pairs, run, buffers);
+    run_hidden(ctx, pairs, run, rows, own, pairs.of(kept.pairs, run, {}), false);
+    if (rows.count > 0)
       scale_pairs(scaled, first_rows(own.activated, rows.count), rows.weights, rows.order, ctx.stream);
-      mlp.down.forward(ctx, rows.batch, term, scaled);
-      if (!down_biases.empty()) {
-        const Tensor bias = down_biases[static_cast<size_t>(i)].weight(ctx);
-        add_pair_biases(term, bias, rows.weights, rows.order, ctx.stream);
-      }
-    }
-    pairs.close();
-    pairs.add(sum.term(), term, i);
+    run_down(ctx, pairs, run, rows, term, scaled);
+    pairs.add(sum.term(), term, run, true, false);
     if (ends && adds) sum.end_block();
   });
   for (int64_t block = 0; block < blocks() && pairs.has_returned(); ++block) {
@@ -345,32 +342,23 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
     if (dinput != nullptr) dinput->end_block();
   };
   const bool adds = !pairs.shares();
-  each_expert(ctx, true, [&](int64_t i, bool begins, bool ends) {
+  each_run(ctx, pairs, true, [&](const ExpertRun& run, bool begins, bool ends) {
     if (begins && adds) begin_block();
-    const Mlp& mlp = mlps[static_cast<size_t>(i)];
-    const ExpertRows rows = pairs.open(i);
-    const auto& [own_x, own_dy] = rows.inputs;
-    const Tensor scaled = scaled_buffer.rows(0, rows.count), dscaled = dscaled_buffer.rows(0, rows.count);
-    const Tensor own_dx = dinput != nullptr ? dx_buffer.rows(0, rows.count) : Tensor();
-    const MlpSaved own = pairs.of(saved.pairs, i, buffers);
-    const Tensor hidden = first_rows(own.hidden, rows.count), activated = first_rows(own.activated, rows.count);
-    if (rows.count > 0) mlp.forward_hidden(ctx, rows.batch, own_x, own, pairs.of(kept.pairs, i, {}), true);
-    scale_pairs(scaled, activated, rows.weights, rows.order, ctx.stream);
-    mlp.down.backward(ctx, rows.batch, goes_on ? dscaled : Tensor(), own_dy, scaled);
-    if (!down_biases.empty()) backward_down_bias(ctx, i, own_dy, rows);
-    if (goes_on) {
-      const Tensor own_dweights = pairs.weight_gradients(dweights.term(), rows.count);
-      scale_pairs_backward(own_dweights, dscaled, activated, rows.weights, rows.order, ctx.stream);
-      if (!down_biases.empty()) {
-        const Tensor bias = down_biases[static_cast<size_t>(i)].weight(ctx);
-        pair_bias_backward_weights(own_dweights, own_dy, bias, rows.order, ctx.stream);
-      }
-      activation_backward(hidden, dscaled, hidden, ctx.stream);
-      mlp.up.backward(ctx, rows.batch, own_dx, hidden, own_x);
-      pairs.end_weight_gradients(i);
-    }
-    pairs.close();
-    if (dinput != nullptr) pairs.add(dinput->term(), own_dx, i);
+    const ExpertRows rows = pairs.open(run, dx_buffer);
+    const MlpSaved own = pairs.of(saved.pairs, run, buffers);
+    const RunBackward r{.x = rows.inputs[0],
+                        .dy = rows.inputs[1],
+                        .hidden = first_rows(own.hidden, rows.count),
+                        .activated = first_rows(own.activated, rows.count),
+                        .scaled = scaled_buffer.rows(0, rows.count),
+                        .goes_on = goes_on,
+                        .dscaled = dscaled_buffer.rows(0, rows.count),
+                        .dx = dinput != nullptr ? dx_buffer.rows(0, rows.count) : Tensor(),
+                        .dweights = pairs.weight_gradients(dweights.term(), rows.count)};
+    run_hidden(ctx, pairs, run, rows, own, pairs.of(kept.pairs, run, {}), true);
+    scale_pairs(r.scaled, r.activated, rows.weights, rows.order, ctx.stream);
+    run_backward(ctx, pairs, run, rows, r);
+    pairs.add(dinput != nullptr ? dinput->term() : Tensor(), r.dx, run, false, goes_on);
     if (ends && adds) end_block();
   });
   for (int64_t block = 0; block < blocks() && pairs.has_returned(); ++block) {
@@ -379,22 +367,6 @@ void Experts::backward_experts(Context& ctx, const Batch& batch, ExpertSum* dinp
     pairs.add_returned(block, sum, goes_on ? dweights.term() : Tensor(), false);
     end_block();
   }
-}
-
-/// The bias of the last matrix of this rank's expert i.
-void Experts::backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const ExpertRows& rows) const {
-  const ParamRef& bias = down_biases[static_cast<size_t>(i)];
-  if (!bias.is_trained()) return;
-  ctx.each_row_block(rows.count, [&](int64_t begin, int64_t count) {
-    const Tensor gradient = bias.gradient(ctx);
-    if (count == 0) {
-      if (!bias.accumulates(ctx)) fill_zero(gradient.data, gradient.bytes(), ctx.stream);
-      return;
-    }
-    const bool by_order = !rows.order.empty();
-    pair_bias_backward(gradient, dy.rows(begin, count), by_order ? rows.weights : rows.weights.rows(begin, count),
-                       by_order ? rows.order.rows(begin, count) : Tensor(), bias.accumulates(ctx), ctx.stream);
-  });
 }
 
 void Experts::backward_shared(Context& ctx, const Batch& batch, const Tensor& dsum, const Tensor& dy, const Tensor& x,

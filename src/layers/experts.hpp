@@ -5,6 +5,7 @@
 
 #include "kernels/experts.hpp"
 #include "layers/expert_pairs.hpp"
+#include "layers/grouped_linear.hpp"
 #include "layers/mlp.hpp"
 #include "layers/sharing/split_layer.hpp"
 
@@ -115,14 +116,44 @@ struct Experts {
   /// Calls f(i) for the units, or once without units, with their weights: in the backward pass from the last one on.
   template <class F>
   void each_unit(Context& ctx, bool backward, const F& f) const;
-  /// Calls f(i, begins, ends) for this rank's experts in the same order, where i may be the first or the last of a
-  /// block of matrices.
+  /// Calls f(run, begins, ends) for runs of this rank's experts in the same order, where a run may have the first or
+  /// the last one of a block of matrices.
   template <class F>
-  void each_expert(Context& ctx, bool backward, const F& f) const;
+  void each_run(Context& ctx, const ExpertPairs& pairs, bool backward, const F& f) const;
+  // Passes of a run (expert_run.cpp).
+  /// True if products of several experts may be one call; else a run has one.
+  bool joins() const;
+  using Matrix = Linear Mlp::*;
+  std::vector<LinearRows> rows_of(const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
+                                  Matrix matrix) const;
+  void run_forward(Context& ctx, const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows, Matrix matrix,
+                   const Tensor& y, const Tensor& x) const;
+  /// The hidden layer; see Mlp::forward_hidden().
+  void run_hidden(Context& ctx, const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
+                  const MlpSaved& own, const MlpSaved& kept, bool again) const;
+  void run_down(Context& ctx, const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows, const Tensor& y,
+                const Tensor& x) const;
+  /// Tensors of a run's rows.
+  struct RunBackward {
+    Tensor x, dy;
+    Tensor hidden, activated;  ///< the derivative of the activation, then the gradient; what it gives
+    Tensor scaled;             ///< `activated` times the weights of the pairs
+    bool goes_on;              ///< past the last matrices
+    Tensor dscaled;
+    Tensor dx;  ///< or empty
+    Tensor dweights;
+  };
+  void run_backward(Context& ctx, const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
+                    const RunBackward& r) const;
+  void run_parameters(Context& ctx, const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
+                      const RunBackward& r) const;
+  void run_activation(Context& ctx, const ExpertRun& run, const ExpertRows& rows, const RunBackward& r) const;
+  void backward_down_biases(Context& ctx, const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
+                            const Tensor& dy) const;
+
   template <class F>
   int64_t largest(const F& bytes) const;
   int64_t blocks() const { return share ? share->count : 1; }
-  void backward_down_bias(Context& ctx, int64_t i, const Tensor& dy, const ExpertRows& rows) const;
   void forward_experts(Context& ctx, const Batch& batch, ExpertSum& sum, const Tensor& x, const ExpertsSaved& saved,
                        const ExpertsSaved& kept) const;
   PairShape pair_shape() const;

@@ -96,6 +96,8 @@ struct Linear {
   /// Compute the gradient of the weight or bias if it is trained.
   void backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) const;
   void backward_bias(Context& ctx, const Tensor& dy) const;
+  /// Zeroes the fixed rows of the weight's gradient; `gradient` has its rows from `first_row` on.
+  void zero_fixed_rows(const Tensor& gradient, int64_t first_row, Stream& stream) const;
 
   /// Declares the adapters of a block, with what its blocks share.
   void declare_block_adapters(UnitBuilder& unit, const LinearShape& shape, const LinearBlock& of, const Linear& shared,

@@ -193,9 +193,13 @@ void Linear::backward_weight(Context& ctx, const Tensor& dy, const Tensor& x) co
       } else {
         linear_backward_weight_rows(dw, blocks.first_row(), own_dy, own_x, ctx.params.accumulate(), ctx.stream);
       }
-      zero_rows(dw, blocks.first_row(), fixed_weight, ctx.stream);
+      zero_fixed_rows(dw, blocks.first_row(), ctx.stream);
     });
   }
+}
+
+void Linear::zero_fixed_rows(const Tensor& gradient, int64_t first_row, Stream& stream) const {
+  zero_rows(gradient, first_row, fixed_weight, stream);
 }
 
 void Linear::backward_bias(Context& ctx, const Tensor& dy) const {

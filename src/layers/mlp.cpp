@@ -18,8 +18,13 @@ void Mlp::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, cons
                          bool again) const {
   const int64_t n = x.dim(0);
   const Tensor hidden = first_rows(saved.hidden, n), activated = first_rows(saved.activated, n);
+  if (runs_up(kept, again)) up.forward(ctx, batch, hidden, x);
+  activate(ctx, activated, hidden, kept, again);
+}
+
+void Mlp::activate(Context& ctx, const Tensor& activated, const Tensor& hidden, const MlpSaved& kept,
+                   bool again) const {
   const bool activates_again = kept.activated.empty();
-  if (!again || kept.hidden.empty()) up.forward(ctx, batch, hidden, x);
   if (!again && activates_again) {
     activation_value(activation, activated, hidden, ctx.stream, limit);
   } else if (again == activates_again) {

@@ -41,6 +41,9 @@ struct Mlp {
   /// backward pass (with `again`), which then has the tensors of `kept`.
   void forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const MlpSaved& saved, const MlpSaved& kept,
                       bool again) const;
+  // Parts of forward_hidden(): whether `up` runs, and what follows it.
+  bool runs_up(const MlpSaved& kept, bool again) const { return !again || kept.hidden.empty(); }
+  void activate(Context& ctx, const Tensor& activated, const Tensor& hidden, const MlpSaved& kept, bool again) const;
   /// An empty dx is not computed.
   void backward(Context& ctx, const Batch& batch, const Tensor& dx, const Tensor& dy, const Tensor& x,
                 const MlpSaved& saved) const;

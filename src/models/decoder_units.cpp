@@ -187,7 +187,9 @@ Block Decoder::declare_block(int layer) {
   block.attention.whole() = declare_heads(unit, layer);
   block.mlp.whole().activation = c.activation;
   const bool has_experts = c.experts.in_layer(layer);
+  unit.set_early(true);  // the backward pass has routers and shared experts before attention
   if (has_experts) block.experts = declare_experts(unit, layer);
+  unit.set_early(false);
   shape_.tensor.splits() ? declare_split(unit, block) : declare_whole(unit, block);
   for (size_t i = 0; i < block.attention.blocks.size(); ++i) {
     Attention& attention = block.attention.blocks[i];

@@ -45,8 +45,9 @@ AxisTraffic group_traffic(const PlannedMesh& mesh, int64_t ranks_per_node, int64
       const bool near = grid.node_of(first + other * stride) == grid.node_of(rank);
       if (!near) node.sent += times * exchange.bytes(index, other);
       (near ? node.within : node.received) += times * exchange.bytes(other, index);
-      all.messages[static_cast<size_t>(rank)] += times * exchange.messages;
-      all.network_messages[static_cast<size_t>(rank)] += near ? 0 : times * exchange.messages;
+      const int64_t messages = times * exchange.messages(index, other);
+      all.messages[static_cast<size_t>(rank)] += messages;
+      all.network_messages[static_cast<size_t>(rank)] += near ? 0 : messages;
     }
   }
   return all;

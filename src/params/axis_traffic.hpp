@@ -46,7 +46,8 @@ struct AxisTraffic {
 struct GroupExchange {
   /// Bytes that the rank of a group with index `from` sends to the one with index `to`, in one micro-batch.
   std::function<int64_t(int64_t from, int64_t to)> bytes;
-  int64_t messages = 0;  ///< of a rank to each of the others, in one micro-batch
+  /// Messages of one to the other, in one micro-batch.
+  std::function<int64_t(int64_t from, int64_t to)> messages;
   int64_t requests = 0;  ///< of a rank with each of the others at once
 };
 /// Traffic of groups of `size` ranks, each `stride` after the one before, along the context or tensor axis.

@@ -88,7 +88,7 @@ void UnitState::order_segments(bool reduces_rows) {
   std::vector<uint8_t> in_rows(segments.size());
   for (size_t p = 0; divided && p < spec.params.size(); ++p) {
     const int64_t begin = layout.offset(static_cast<int>(p)), end = begin + spec.params[p].numel();
-    for (size_t i = 0; i < in_rows.size() && spec.params[p].by_rows; ++i) {
+    for (size_t i = 0; i < in_rows.size() && spec.params[p].by_rows && !spec.params[p].early; ++i) {
       if (segments[i].first < end && begin < segments[i].last) in_rows[i] = 1;
     }
   }

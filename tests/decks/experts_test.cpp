@@ -81,14 +81,16 @@ class ExpertsDeck : public RunFolder {
  protected:
   ExpertsDeck() : RunFolder(text_of_documents(60), deck) {}
 
-  Outcome run(const std::string& name, int ranks, std::vector<std::string> keys, int threads = 1) {
+  /// `nodes`: of which the ranks pretend to be; each has as many.
+  Outcome run(const std::string& name, int ranks, std::vector<std::string> keys, int threads = 1, int nodes = 1) {
     keys.push_back("data.cache=" + (folder / "cache").string());
-    return llmtrain({ranks, threads, arguments(name, keys), "", ""});
+    return llmtrain(
+        {ranks, threads, arguments(name, keys), "", fmt::format("LLMTRAIN_RANKS_PER_NODE={}", ranks / nodes)});
   }
   /// The ledger of one run, or the output if it failed.
-  std::string ledger_of(int ranks, const std::vector<std::string>& keys, int threads = 1) {
+  std::string ledger_of(int ranks, const std::vector<std::string>& keys, int threads = 1, int nodes = 1) {
     const std::string name = "run" + std::to_string(++runs);
-    const Outcome outcome = run(name, ranks, keys, threads);
+    const Outcome outcome = run(name, ranks, keys, threads, nodes);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return outcome.exit_code == 0 ? ledger(name) : outcome.output + name;
   }
@@ -189,6 +191,17 @@ TEST_F(ExpertsDeck, RanksThatShareExpertsHaveOneLedger) {
   const std::vector<std::string> rows = {"parallel.context_blocks=2", "parallel.reduction=tree"};
   EXPECT_EQ(ledger_of(4, with(rows, {"parallel.context=2", "parallel.expert=4", "parallel.zero=1"})),
             ledger_of(1, rows));
+}
+
+// Rows cross the border of a node once, to a rank that sends them on; runs of experts end where too many rows would.
+TEST_F(ExpertsDeck, NodesThatShareExpertsHaveOneLedger) {
+  const std::vector<std::string> many = {"model.n_experts=16", "model.experts_per_token=5", "run.max_steps=2"};
+  const std::string expected = ledger_of(1, many);
+  EXPECT_EQ(ledger_of(4, with(many, {"parallel.expert=4", "parallel.zero=3"}), 1, 2), expected);
+  const std::vector<std::string> rows = with(many, {"parallel.context_blocks=2", "parallel.tensor_blocks=2"});
+  EXPECT_EQ(ledger_of(8, with(rows, {"parallel.context=2", "parallel.tensor=2", "parallel.expert=4"}), 1, 2),
+            ledger_of(1, rows));
+  EXPECT_NE(ledger_of(1, with(many, {"model.experts_per_token=4"})), expected) << "control";
 }
 
 // Dense layers between those with experts, a shared expert with a gate, and more experts than some batches choose.

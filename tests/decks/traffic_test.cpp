@@ -148,6 +148,20 @@ TEST_F(TrafficDeck, HasARowOfTheExpertAxis) {
   }
 }
 
+// Where a token has all experts, a row goes to each node, and every expert has all rows.
+TEST_F(TrafficDeck, RowsGoToANodeOnce) {
+  Layout l{4, 2, 1, 8, 0, "parallel.expert=4"};
+  l.keys = {"model.family=mixtral", "model.n_experts=4", "model.d_ff_expert=24", "model.experts_per_token=4"};
+  const nlohmann::json found = run(l), wanted = estimate(l)["traffic"]["expert"];
+  for (const std::string name : {"port_bytes", "node_bytes", "messages"}) {
+    const auto counted = found["traffic/expert/" + name].get<double>();
+    EXPECT_NEAR(counted, wanted[name].get<double>(), 0.02 * counted) << name;
+  }
+  l.per_node = 1;  // a rank sends to three nodes, what two ranks would send to two each
+  const double apart = 4.0 / 3 * run(l)["traffic/expert/port_bytes"].get<double>();
+  EXPECT_LT(found["traffic/expert/port_bytes"].get<double>(), 0.9 * apart) << "control: to each expert by itself";
+}
+
 TEST_F(TrafficDeck, MuonMovesNoMoreThanTwoGathersOfItsMatrices) {
   constexpr double hidden = 2 * 12 * 24 * 24;  // elements of the blocks' matrices
   constexpr double gather = 2 * hidden / 2;    // in bf16, half of it from the other node

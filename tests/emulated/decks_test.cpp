@@ -53,6 +53,18 @@ class EmulatedRun : public RunFolder {
   int runs_ = 0;
 };
 
+// Products of several experts are one launch, which other experts share on other layouts.
+TEST_F(EmulatedRun, ExpertsHaveOneLedger) {
+  const auto ledger = [&](int ranks, std::vector<std::string> keys) {
+    for (const char* key : {"model.family=mixtral", "model.n_experts=8", "precision.compute=bf16"})
+      keys.emplace_back(key);
+    return ledger_of(ranks, keys);
+  };
+  const std::string expected = ledger(1, {});
+  EXPECT_EQ(ledger(2, {"parallel.expert=2", "parallel.zero=3"}), expected);
+  EXPECT_NE(ledger(1, {"run.seed=2"}), expected) << "control";
+}
+
 TEST_F(EmulatedRun, LedgerDoesNotDependOnWhenStreamsDoTheirWork) {
   for (const char* compute : {"fp32", "bf16"}) {
     const std::vector<std::string> overrides = {std::string("precision.compute=") + compute};

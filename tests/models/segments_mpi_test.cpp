@@ -63,8 +63,9 @@ TEST_P(SegmentsOfModels, ChangeNoBit) {
   }
 }
 
-// Biases and a tied head; a gated one without biases; norms on both sides of the branches.
-INSTANTIATE_TEST_SUITE_P(Cases, SegmentsOfModels, ::testing::Values("gpt2", "llama", "gemma2"),
+// Biases and a tied head; a gated one without biases; norms on both sides of the branches; experts,
+// and shared ones, whose gradients come before those of attention, which follows them in the unit.
+INSTANTIATE_TEST_SUITE_P(Cases, SegmentsOfModels, ::testing::Values("gpt2", "llama", "gemma2", "qwen2_moe"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

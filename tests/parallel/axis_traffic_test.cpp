@@ -8,7 +8,8 @@ namespace llmtrain {
 namespace {
 
 /// What the rank of index `from` sends says who sent it to whom.
-const GroupExchange numbered{[](int64_t from, int64_t to) { return 10 * from + to; }, 3, 2};
+const GroupExchange numbered{[](int64_t from, int64_t to) { return 10 * from + to; },
+                             [](int64_t, int64_t) { return 3; }, 2};
 
 TEST(AxisTraffic, OfNeighboursStaysInTheirNode) {
   const std::vector<int64_t> micro_batches = {1, 2};

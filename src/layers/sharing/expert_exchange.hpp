@@ -1,12 +1,19 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "core/tensor.hpp"
 #include "parallel/communicator.hpp"
+#include "parallel/node_grid.hpp"
 
 namespace llmtrain {
+
+/// Consecutive experts of a rank, whose rows it has at the same time.
+struct ExpertRun {
+  int64_t first, count;
+};
 
 /// Rows that move between ranks that share the experts of a layer, of which each has as many consecutive ones
 /// (parallel.expert; Lepikhin et al. 2020, arXiv:2006.16668). Every call is collective over these ranks.
@@ -18,6 +25,9 @@ class ExpertExchange {
 
   int64_t ranks() const { return ranks_.size(); }
   int64_t rank() const { return ranks_.rank(); }
+  NodeGrid grid() const { return {ranks_.size(), std::max(ranks_.ranks_per_node(), 1)}; }
+  /// True if rows travel between nodes by an ExpertRelay: several nodes have as many ranks each, more than one.
+  bool relays() const { return grid().has_levels() && ranks() % grid().per_node == 0; }
   /// Fills the rows of a tensor [ranks, ..], of which this rank has set its own.
   void gather(const Tensor& rows, Stream& stream);
 

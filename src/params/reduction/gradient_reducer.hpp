@@ -65,6 +65,8 @@ class GradientReducer {
     int64_t first_ = 0, last_ = 0;  ///< elements of the unit
     int64_t first_row_ = 0;
   };
+  /// True if all of the unit's gradient has memory at once; else its rows are written in their order.
+  bool has_whole_gradient(int unit) const { return buffers_.part_count(unit) == 1; }
   /// True if this rank forms no gradient of the unit in the round and takes part in the reductions of its rows.
   bool joins(int unit) const { return units_[unit].trained() && last_ && group_of(unit) < 0; }
   void join(int unit) { start_exchanges(unit, units_[unit].by_rows); }

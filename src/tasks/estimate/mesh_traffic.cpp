@@ -3,6 +3,7 @@
 
 #include "kernels/logprob.hpp"
 #include "layers/memory_config.hpp"
+#include "parallel/node_grid.hpp"
 #include "params/reduction/reduction_plan.hpp"
 #include "tasks/estimate/estimation.hpp"
 
@@ -61,7 +62,8 @@ GroupExchange exchange_of_heads(const Config& config, const TrainingPlan& plan) 
            statistics * sender * 4;
   };
   constexpr int64_t parts = 3;  // queries, keys and values are messages of their own
-  exchange.messages = (m.n_layers * (forward + 1) * (parts + 1) + sinks) * blocks / config.parallel.tensor + statistics;
+  exchange.messages = [of_layers = (m.n_layers * (forward + 1) * (parts + 1) + sinks) * blocks / config.parallel.tensor,
+                       statistics](int64_t, int64_t) { return of_layers + statistics; };
   exchange.requests = 2 * parts;
   return exchange;
 }
@@ -87,7 +89,7 @@ class TensorTraffic {
   GroupExchange exchange() const {
     GroupExchange exchange;
     exchange.bytes = [bytes = bytes_](int64_t, int64_t) { return bytes; };
-    exchange.messages = messages_;
+    exchange.messages = [messages = messages_](int64_t, int64_t) { return messages; };
     exchange.requests = 2;
     return exchange;
   }
@@ -172,9 +174,27 @@ GroupExchange exchange_of_sums(const Config& config, const TrainingPlan& plan) {
   return traffic.exchange();
 }
 
+/// Nodes of ranks that share experts; one node where rows do not travel by an ExpertRelay.
+NodeGrid nodes_of_experts(const PlannedMesh& mesh, int64_t ranks_per_node) {
+  const int64_t in_node = ranks_per_node / mesh.tensor;
+  const bool relays = ranks_per_node % mesh.tensor == 0 && mesh.ranks_of_blocks() % ranks_per_node == 0 &&
+                      in_node > 1 && in_node < mesh.expert;
+  return {mesh.expert, relays ? in_node : mesh.expert};
+}
+
+/// Probability that a row has an expert among so many of all.
+double probability_of_any(const ExpertsConfig& experts, int64_t count) {
+  double none = 1;
+  for (int64_t i = 0; i < experts.per_token; ++i) {
+    none *=
+        static_cast<double>(std::max<int64_t>(experts.count - count - i, 0)) / static_cast<double>(experts.count - i);
+  }
+  return 1 - none;
+}
+
 /// Rows to experts and back, where each expert gets as many, and gradients of units without experts. An expert of a
-/// rank has its messages with each of the others.
-GroupExchange exchange_of_experts(const Config& config, const TrainingPlan& plan) {
+/// rank has its messages with each of the others. Rows to another node go to one of its ranks, which sends them on.
+GroupExchange exchange_of_experts(const Config& config, const TrainingPlan& plan, const NodeGrid& grid) {
   const UnitStates& units = plan.params().units();
   const ExpertsConfig& experts = config.model.experts;
   const int64_t ranks = config.parallel.ranks_of_blocks(), layers = experts.layers(config.model.n_layers);
@@ -182,6 +202,12 @@ GroupExchange exchange_of_experts(const Config& config, const TrainingPlan& plan
   const int64_t pairs = rows * experts.per_token / ranks, width = config.model.d_model;
   const int64_t row = width * static_cast<int64_t>(size_of(units.options().compute)), term = width * 4, weight = 4;
   const int64_t ends = plan.rows.blocks_of_rank() * experts.count * static_cast<int64_t>(sizeof(int64_t));
+  // Rows that a node gets, each once for those experts that its ranks have at the same time.
+  const ParallelConfig& parallel = config.parallel;
+  const int64_t turns = parallel.matrix_blocks() * parallel.expert_blocks(experts.count) / parallel.ranks_of_blocks();
+  const int64_t at_once = experts.count / (grid.nodes() * parallel.tensor * turns);
+  const auto once = static_cast<int64_t>(static_cast<double>(turns * rows) * probability_of_any(experts, at_once));
+  const int64_t order = 2 * rows * experts.per_token * 4, relayed = grid.nodes() - 1;
   int64_t gradients = 0, gradient_messages = 0;
   for (const UnitState& u : units) {
     if (!u.trained() || u.spec.expert_block >= 0) continue;
@@ -191,12 +217,21 @@ GroupExchange exchange_of_experts(const Config& config, const TrainingPlan& plan
   }
   const int64_t in_group = std::max<int64_t>(units.options().micro_batches_per_group, 1);  // of micro-batches
   GroupExchange exchange;
-  exchange.bytes = [=](int64_t /*from*/, int64_t /*to*/) {
-    const int64_t there = pairs * (3 * row + 2 * weight), back = pairs * (2 * term + weight);
-    return layers * (there + back + ends) + gradients / in_group;
+  const auto near = [=](int64_t from, int64_t to) { return grid.node_of(from) == grid.node_of(to); };
+  const auto speaks = [=](int64_t from, int64_t to) { return grid.speaker(grid.node_of(to), from) == to; };
+  exchange.bytes = [=](int64_t from, int64_t to) {
+    const int64_t there = near(from, to)     ? 3 * row * pairs * (1 + relayed)
+                          : speaks(from, to) ? 3 * row * once + order
+                                             : 0;
+    const int64_t back = pairs * (2 * term + weight);
+    return layers * (there + pairs * 2 * weight + back + ends) + gradients / in_group;
   };
-  exchange.messages = layers * (experts.count / ranks * 8 + 1) + gradient_messages / in_group;
-  exchange.requests = 2 * 3;
+  exchange.messages = [=](int64_t from, int64_t to) {
+    const int64_t each = experts.count / ranks, others = 5 * each + 1;  // weights, terms and their gradients
+    const int64_t there = near(from, to) ? 3 * each * (1 + relayed) : speaks(from, to) ? 3 * turns + 2 : 0;
+    return layers * (there + others) + gradient_messages / in_group;
+  };
+  exchange.requests = 2 * 3 * (experts.count / ranks);
   return exchange;
 }
 
@@ -223,8 +258,9 @@ MeshTraffic predict_mesh_traffic(const Config& config, const TrainingPlan& plan,
           group_traffic(mesh, ranks_per_node, 1, mesh.tensor, micro_batches, exchange_of_sums(config, plan)));
     }
     if (mesh.expert > 1) {
-      add(TrafficAxis::expert, group_traffic(mesh, ranks_per_node, mesh.tensor, mesh.expert, micro_batches,
-                                             exchange_of_experts(config, plan)));
+      add(TrafficAxis::expert,
+          group_traffic(mesh, ranks_per_node, mesh.tensor, mesh.expert, micro_batches,
+                        exchange_of_experts(config, plan, nodes_of_experts(mesh, ranks_per_node))));
     }
   }
   traffic.all = all.largest();

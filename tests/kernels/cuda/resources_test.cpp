@@ -13,6 +13,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/cuda/attention_shape.hpp"
 #include "kernels/cuda/cubin.hpp"
+#include "kernels/cuda/product_shape.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -47,6 +48,7 @@ int64_t dynamic_shared_bytes(const std::string& name) {
     if (match[1] == "Forward") return tiled_shared_bytes(columns);
     return match[1] == "BackwardKey" ? tiled_key_shared_bytes(columns) : tiled_query_shared_bytes(columns);
   }
+  if (name.find("TiledProducts<") != std::string::npos) return product_shared_bytes;
   static const std::regex by_rows("(Forward|BackwardQuery|BackwardKey)<[a-z0-9:_]+, (\\d+)[,>]");
   if (std::regex_search(name, match, by_rows)) {
     const int64_t head_dim = std::min<int64_t>(std::stoi(match[2]) * warp_lanes, max_head_dim);
@@ -146,6 +148,15 @@ TEST(KernelResources, AttentionIsThereForEveryHeadDimension) {
     }
   }
   EXPECT_FALSE(has("TiledForward<7, "));
+}
+
+TEST(KernelResources, ProductsOfExpertsAreThereForEveryOperand) {
+  std::set<std::string> products;
+  for (const KernelResources& k : kernels_of(LLMTRAIN_KERNELS)) {
+    if (k.name.find("TiledProducts<") != std::string::npos) products.insert(k.name);
+  }
+  EXPECT_EQ(products.size(), 2u * (2 + 2 + 1)) << "of two types: forward and of inputs, each to fp32 too; of weights";
+  EXPECT_LE(2 * product_shared_bytes, 227 << 10) << "two blocks on a multiprocessor";
 }
 
 // The checks above can fail: each of the kernels that need too much is detected.

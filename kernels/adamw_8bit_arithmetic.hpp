@@ -29,17 +29,13 @@ struct Adamw8bitFactors {
     p = std::fma(minus_size, m / (std::sqrt(v) + epsilon), p);
     if (decays) p = rounded_product(p, decay);
   }
-  /// The code beside this one if its level has another sign than m: zero is positive.
-  LLMTRAIN_HOST_DEVICE static uint8_t with_sign_of(const float* map, uint8_t code, float m) {
-    if (std::signbit(map[code]) == std::signbit(m)) return code;
+  /// A code of the signed map, or the one beside it if its level has another sign than m: zero, code 127, is positive.
+  LLMTRAIN_HOST_DEVICE static uint8_t with_sign_of(uint8_t code, float m) {
+    if ((code < 127) == std::signbit(m)) return code;
     return static_cast<uint8_t>(m > 0 ? code + 1 : code - 1);
   }
-  LLMTRAIN_HOST_DEVICE static uint8_t code_of_m(const float* map, float m, float largest) {
-    return with_sign_of(map, nearest_code(map, largest > 0 ? m / largest : 0.0f), m);
-  }
-  LLMTRAIN_HOST_DEVICE static uint8_t code_of_v(const float* map, float v, float largest) {
-    return nearest_code(map, largest > 0 ? v / largest : 0.0f);
-  }
+  /// The moment over the largest one of its chunk, which the map has a code for.
+  LLMTRAIN_HOST_DEVICE static float ratio(float moment, float largest) { return largest > 0 ? moment / largest : 0.0f; }
 
  private:
   Adamw8bitFactors(const AdamwStep& s, double correction1, double correction2)

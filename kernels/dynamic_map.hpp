@@ -50,4 +50,21 @@ LLMTRAIN_HOST_DEVICE inline uint8_t nearest_code(const float* map, float value) 
   return static_cast<uint8_t>(value < (map[code] + map[code - 1]) * 0.5F ? code - 1 : code);
 }
 
+/// Border between two neighbouring codes of a map: node `node`, from 1 on, of the tree that nearest_code_of() searches.
+/// The children of node n are 2 n and 2 n + 1; nodes of one depth are neighbours, so that threads that search together
+/// read different banks of shared memory.
+LLMTRAIN_HOST_DEVICE inline float code_border(const float* map, int node) {
+  int depth = 7;
+  while (node >> depth == 0) --depth;
+  const int code = ((2 * (node - (1 << depth)) + 1) << (7 - depth)) - 1;
+  return (map[code] + map[code + 1]) * 0.5F;
+}
+/// nearest_code() of a map that has these borders, 256 of them: number 0 is none.
+LLMTRAIN_HOST_DEVICE inline uint8_t nearest_code_of(const float* borders, float value) {
+  int node = 1;
+  // On these borders the upper code is even, on those of the last depth the lower one.
+  for (int depth = 0; depth < 7; ++depth) node = 2 * node + (value >= borders[node] ? 1 : 0);
+  return static_cast<uint8_t>(2 * node + (value > borders[node] ? 1 : 0));
+}
+
 }  // namespace llmtrain

@@ -61,7 +61,7 @@ void update_chunk(const Adamw8bitFactors& f, const Adamw8bitTensors& t, int64_t 
   Codes codes;
   find_codes(signed_dynamic_map, m, m_largest, codes);
   for (size_t i = 0; i < m.size(); ++i) {
-    m_codes[i] = Adamw8bitFactors::with_sign_of(signed_dynamic_map.data(), static_cast<uint8_t>(codes[i]), m[i]);
+    m_codes[i] = Adamw8bitFactors::with_sign_of(static_cast<uint8_t>(codes[i]), m[i]);
   }
   find_codes(unsigned_dynamic_map, v, v_largest, codes);
   for (size_t i = 0; i < v.size(); ++i) v_codes[i] = static_cast<uint8_t>(codes[i]);

@@ -18,8 +18,9 @@ struct MuonMomentum {
 void muon_momentum(const Tensor& update, const Tensor& momentum, const Tensor& gradient, const MuonMomentum& step,
                    Stream& stream);
 
-/// x /= divisor; bf16 [n].
-void muon_divide(const Tensor& x, float divisor, Stream& stream);
+/// x /= max(root of the sum, epsilon), both rounded to bf16; x bf16 [n]. squares: an ExactSum's integers, on the
+/// device, which are carried; divisor: fp32 [1], which gets the divisor.
+void muon_normalize(const Tensor& x, const Tensor& squares, float epsilon, const Tensor& divisor, Stream& stream);
 /// x = round(a * x + c * product), in fp32 and rounded once; x bf16 [n], product fp32 [n].
 void muon_add_product(const Tensor& x, float a, const Tensor& product, float c, Stream& stream);
 

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "core/dtype.hpp"
+#include "core/exact_sum.hpp"
 #include "core/host_device.hpp"
 #include "kernels/muon.hpp"
 #include "kernels/rounded_product.hpp"
@@ -41,6 +42,17 @@ struct MuonMomentumFactors {
     return nesterov ? look_ahead(gradient, m) : m;
   }
 };
+
+/// Carries the integers of a sum.
+LLMTRAIN_HOST_DEVICE inline float muon_divisor(int64_t* squares, float epsilon) {
+  const auto norm = static_cast<float>(bf16(static_cast<float>(std::sqrt(exact_value(squares)))));
+  const auto least = static_cast<float>(bf16(epsilon));
+  return norm < least ? least : norm;  // a NaN stays one
+}
+inline int64_t* integers_of(const Tensor& sum) {
+  LLMTRAIN_CHECK(sum.dtype == DType::i64 && sum.numel() == ExactSum::integer_count, "a sum is an ExactSum's integers");
+  return sum.as<int64_t>();
+}
 
 inline void check_muon(const Tensor& rounded, std::initializer_list<const Tensor*> others) {
   LLMTRAIN_CHECK(rounded.dtype == DType::bf16, "Muon orthogonalises in bf16");

@@ -52,22 +52,51 @@ struct DropoutRows {
 
 __device__ float norm_of(double squares) { return squares == 0 ? 1 : static_cast<float>(sqrt(squares)); }
 
-/// A row by a warp.
+/// Four rows by a warp, so that what is read of `a` serves all of them; each lane has two columns of every 64. The sum
+/// of a row has the order of one that is alone.
 template <class T, bool roots>
 struct RowNorms {
+  static constexpr int64_t rows_at_once = 4;
+  static constexpr int columns_at_once = 2;
   float* norms;
   const T *w, *t, *a;
-  int64_t columns, rank;
-  __device__ void operator()(int64_t row) const {
-    double sum = 0;
-    for (int64_t c = lane(); c < columns; c += warp_lanes) {
-      float value = load(w + row * columns + c);
-      for (int64_t k = 0; k < rank; ++k) value += load(t + row * rank + k) * load(a + k * columns + c);
-      sum += static_cast<double>(value) * static_cast<double>(value);
+  int64_t rows, columns, rank;
+  __device__ void operator()(int64_t i) const {
+    const int64_t first = i * rows_at_once;
+    double sums[rows_at_once] = {};
+    for (int64_t c = lane(); c < columns; c += columns_at_once * warp_lanes) {
+      const bool both = c + warp_lanes < columns;
+      const int64_t other = both ? c + warp_lanes : c;
+      float values[rows_at_once][columns_at_once];
+      LLMTRAIN_UNROLL
+      for (int r = 0; r < rows_at_once; ++r) {
+        const T* from = w + row(first + r) * columns;
+        values[r][0] = load(from + c);
+        values[r][1] = load(from + other);
+      }
+      for (int64_t k = 0; k < rank; ++k) {
+        const float right[columns_at_once] = {load(a + k * columns + c), load(a + k * columns + other)};
+        LLMTRAIN_UNROLL
+        for (int r = 0; r < rows_at_once; ++r) {
+          const float left = load(t + row(first + r) * rank + k);
+          values[r][0] += left * right[0];
+          values[r][1] += left * right[1];
+        }
+      }
+      LLMTRAIN_UNROLL
+      for (int r = 0; r < rows_at_once; ++r) {
+        sums[r] += static_cast<double>(values[r][0]) * static_cast<double>(values[r][0]);
+        if (both) sums[r] += static_cast<double>(values[r][1]) * static_cast<double>(values[r][1]);
+      }
     }
-    sum = warp_sum(sum);
-    if (lane() == 0) norms[row] = roots ? norm_of(sum) : static_cast<float>(sum);
+    LLMTRAIN_UNROLL
+    for (int r = 0; r < rows_at_once; ++r) {
+      const double sum = warp_sum(sums[r]);
+      if (lane() == 0 && first + r < rows) norms[first + r] = roots ? norm_of(sum) : static_cast<float>(sum);
+    }
   }
+  /// A row that exists.
+  __device__ int64_t row(int64_t wanted) const { return std::min(wanted, rows - 1); }
 };
 
 template <bool roots>
@@ -75,9 +104,10 @@ void sum_squares(const Tensor& out, const WeightMatrix& weight, const Tensor& t,
   check_row_norms(out, weight, t, a);
   const Tensor w = dense_of(weight, stream);
   dispatch(w, [&]<class T>(T* weights) {
-    for_each_warp(w.dim(0), stream,
-                  RowNorms<T, roots>{out.as<float>(), weights, static_cast<const T*>(t.data),
-                                     static_cast<const T*>(a.data), w.dim(1), t.empty() ? 0 : t.dim(1)});
+    using Kernel = RowNorms<T, roots>;
+    for_each_warp(blocks_for(w.dim(0), Kernel::rows_at_once), stream,
+                  Kernel{out.as<float>(), weights, static_cast<const T*>(t.data), static_cast<const T*>(a.data),
+                         w.dim(0), w.dim(1), t.empty() ? 0 : t.dim(1)});
   });
 }
 

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "core/profile.hpp"
-#include "kernels/block_scale.hpp"
 #include "kernels/cuda/dequantize.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/dynamic_map.hpp"
 #include "kernels/quantize.hpp"
+#include "kernels/rounded_product.hpp"
 
 namespace llmtrain {
 
@@ -36,88 +37,150 @@ CodeTables tables_of(QuantizedType type, Stream& stream) {
   return {map, map + map_size + (type == QuantizedType::fp4 ? levels : 0)};
 }
 
-/// Elements of a slice from `first` on.
-template <class T>
-struct Dequantize {
-  T* out;
-  Quantization format;
+/// Four bytes, in one load where they are aligned.
+__device__ inline uint32_t word_at(const uint8_t* at) {
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(uint32_t) == 0) return *reinterpret_cast<const uint32_t*>(at);
+  return at[0] | uint32_t{at[1]} << 8 | uint32_t{at[2]} << 16 | uint32_t{at[3]} << 24;
+}
+
+constexpr int pack_size = 8;  ///< elements of a thread; they begin at a multiple of this in their slice
+
+/// Codes of 4 bits of a slice. A pack lies in one block.
+struct BlockCodes {
   const uint8_t* chunks;
   const float* table;
   CodeTables tables;
-  int64_t columns, first;
-  __device__ void operator()(int64_t i) const {
-    const int64_t e = first + i, at = e % chunk_elements;
-    const uint8_t* record = chunks + e / chunk_elements * chunk_bytes(format);
-    if (format.type == QuantizedType::int8) {
-      const auto code = static_cast<float>(static_cast<int8_t>(record[at]));
-      return store(out + i, rounded_product(code, table[e / columns]) * int8_step);
+  int64_t record;   ///< bytes of a chunk
+  int block_shift;  ///< base-2 logarithm of a block's elements
+  bool nested;
+
+  BlockCodes(const Quantization& format, const QuantizedRows& slice, const CodeTables& code_tables)
+      : chunks(slice.chunks),
+        table(slice.table),
+        tables(code_tables),
+        record(chunk_bytes(format)),
+        block_shift(std::countr_zero(static_cast<uint64_t>(format.block_size))),
+        nested(format.double_quantization) {}
+
+  /// Codes of the pack of element e; that of its element i is in the four bits from 4 (i ^ 1) on.
+  __device__ uint32_t pack(int64_t e) const {
+    return word_at(chunks + (e >> 8) * record + (e & (chunk_elements - pack_size)) / 2);
+  }
+  __device__ static int code(uint32_t pack, int i) { return static_cast<int>(pack >> 4 * (i ^ 1) & 15); }
+  /// block_scale() of the block of element e.
+  __device__ float scale(int64_t e) const {
+    const int64_t block = e >> block_shift, i = (e & (chunk_elements - 1)) >> block_shift;
+    const uint8_t* scales = chunks + (e >> 8) * record + chunk_elements / 2;
+    if (!nested) return std::bit_cast<float>(word_at(scales + 4 * i));
+    return rounded_product(tables.map[scales[i]], table[1 + block / nested_block]) + table[0];
+  }
+  /// The level that a lane holds for its warp: a register of lane c has that of code c.
+  __device__ float held_level() const { return tables.levels[lane() % 16]; }
+};
+
+/// Stores a pack whose first element is e, those in [first, end), to `out`, where element `first` comes first.
+template <class T>
+__device__ void store_inside(T* out, int64_t e, int64_t first, int64_t end, const PackOf<pack_size>& pack) {
+  T* to = out + (e - first);
+  if (e >= first && e + pack_size <= end && is_aligned<pack_size>(to)) return store_whole(to, pack);
+  const auto from = static_cast<int>(std::max<int64_t>(first - e, 0));
+  const auto until = static_cast<int>(std::min<int64_t>(end - e, pack_size));
+  LLMTRAIN_UNROLL
+  for (int i = 0; i < pack_size; ++i) {
+    if (i >= from && i < until) store(to + i, pack.v[i]);
+  }
+}
+
+/// Elements [first, end) of a slice, a chunk by a warp.
+template <class T>
+struct DequantizeBlocks {
+  T* out;
+  BlockCodes codes;
+  int64_t first, end;
+  __device__ void operator()(int64_t chunk) const {
+    const int64_t e = (first / chunk_elements + chunk) * chunk_elements + lane() * pack_size;
+    const uint32_t pack = codes.pack(e);  // a record is whole, also past the slice's end
+    const float scale = codes.scale(e), level = codes.held_level();
+    PackOf<pack_size> values;
+    LLMTRAIN_UNROLL
+    for (int i = 0; i < pack_size; ++i) {
+      values.v[i] = __shfl_sync(0xFFFFFFFFu, level, BlockCodes::code(pack, i)) * scale;
     }
-    const int code = at % 2 == 0 ? record[at / 2] >> 4 : record[at / 2] & 15;
-    const float scale = block_scale(format, record, at / format.block_size, table, e / format.block_size, tables.map);
-    store(out + i, tables.levels[code] * scale);
+    store_inside(out, e, first, end, values);
   }
 };
 
-/// An output of up to `few_rows` rows at a time, by a warp: each lane takes eight inputs of every 256.
+/// The same of a matrix of int8; `scales` has one of each row.
+template <class T>
+struct DequantizeBytes {
+  T* out;
+  const uint8_t* codes;
+  const float* scales;
+  int64_t columns, first, end;
+  __device__ void operator()(int64_t chunk) const {
+    const int64_t e = (first / chunk_elements + chunk) * chunk_elements + lane() * pack_size;
+    if (e >= end) return;
+    int64_t row = e / columns, column = e % columns;
+    const uint32_t words[2] = {word_at(codes + e), word_at(codes + e + 4)};
+    PackOf<pack_size> values;
+    LLMTRAIN_UNROLL
+    for (int i = 0; i < pack_size; ++i) {
+      const auto code = static_cast<float>(static_cast<int8_t>(words[i / 4] >> 8 * (i % 4)));
+      values.v[i] = rounded_product(code, scales[row]) * int8_step;
+      if (++column == columns && e + i + 1 < end) ++row, column = 0;
+    }
+    store_inside(out, e, first, end, values);
+  }
+};
+
+/// An output of up to `few_rows` rows at a time, by a warp: each lane takes a pack of every 256 inputs.
 template <class T, class Y, class B>
 struct DecodeFromCodes {
-  static constexpr int few_rows = 4, width = 8;
+  static constexpr int few_rows = 4;
   Y* y;
   const T* x;
   int64_t rows, stride;  ///< of y's rows
-  Quantization format;
-  const uint8_t* chunks;
-  const float* table;
-  CodeTables tables;
+  BlockCodes codes;
   int64_t columns, first;  ///< the slice's element that is the first one of output 0
   const B* bias;
   const T *left, *right;
   int64_t rank;
 
-  __device__ float scale(int64_t e) const {
-    const uint8_t* record = chunks + e / chunk_elements * chunk_bytes(format);
-    return block_scale(format, record, e % chunk_elements / format.block_size, table, e / format.block_size,
-                       tables.map);
-  }
-  __device__ int byte(int64_t e) const {
-    return chunks[e / chunk_elements * chunk_bytes(format) + e % chunk_elements / 2];
-  }
-  /// Weight in the compute type.
-  __device__ float weight(int code, float scale_of_block) const {
-    T rounded;
-    store(&rounded, tables.levels[code] * scale_of_block);
-    return load(&rounded);
-  }
-  __device__ PackOf<width> weights(int64_t e, int64_t count) const {
-    PackOf<width> w{};
-    if (e % width == 0 && count == width) {  // in one block
-      const float of_block = scale(e);
-      LLMTRAIN_UNROLL
-      for (int i = 0; i < width; i += 2) {
-        const int codes = byte(e + i);
-        w.v[i] = weight(codes >> 4, of_block);
-        w.v[i + 1] = weight(codes & 15, of_block);
-      }
-      return w;
-    }
+  /// `count` weights in the compute type from element e on, then zeros. Called by all lanes, with the same e modulo 8.
+  __device__ PackOf<pack_size> weights(int64_t e, int64_t count, float level) const {
+    const bool whole = e % pack_size == 0;
+    const uint32_t pack = codes.pack(e);
+    const float of_block = codes.scale(e);
+    PackOf<pack_size> w{};
     LLMTRAIN_UNROLL
-    for (int i = 0; i < width; ++i) {
-      if (i < count) w.v[i] = weight((e + i) % 2 == 0 ? byte(e + i) >> 4 : byte(e + i) & 15, scale(e + i));
+    for (int i = 0; i < pack_size; ++i) {
+      float value = __shfl_sync(0xFFFFFFFFu, level, BlockCodes::code(pack, i)) * of_block;
+      if (!whole && i < count) {
+        const int64_t at = e + i;
+        value =
+            codes.tables.levels[BlockCodes::code(codes.pack(at), static_cast<int>(at % pack_size))] * codes.scale(at);
+      }
+      T rounded;
+      store(&rounded, value);
+      if (i < count) w.v[i] = load(&rounded);
     }
     return w;
   }
 
   __device__ void operator()(int64_t output) const {
     const int64_t from = first + output * columns;
+    const float level = codes.held_level();
     for (int64_t row = 0; row < rows; row += few_rows) {
       float sums[few_rows] = {};
-      for (int64_t k = lane() * width; k < columns; k += warp_lanes * width) {
-        const PackOf<width> w = weights(from + k, std::min<int64_t>(width, columns - k));
+      for (int64_t of_warp = 0; of_warp < columns; of_warp += chunk_elements) {
+        const int64_t k = of_warp + lane() * pack_size;
+        const PackOf<pack_size> w = weights(from + (k < columns ? k : 0), columns - k, level);
+        if (k >= columns) continue;  // its code and scale exist
         LLMTRAIN_UNROLL
         for (int r = 0; r < few_rows; ++r) {
           if (row + r >= rows) continue;
-          const PackOf<width> in = load_pack<width>(x + (row + r) * columns, k, columns);
-          for (int i = 0; i < width; ++i) sums[r] = fmaf(in.v[i], w.v[i], sums[r]);
+          const PackOf<pack_size> in = load_pack<pack_size>(x + (row + r) * columns, k, columns);
+          for (int i = 0; i < pack_size; ++i) sums[r] = fmaf(in.v[i], w.v[i], sums[r]);
         }
       }
       LLMTRAIN_UNROLL
@@ -145,9 +208,16 @@ void dequantize(const Tensor& out, const QuantizedMatrix& matrix, Stream& stream
   dispatch(out, [&]<class T>(T* to) {
     for (int s = 0; s < matrix.count; ++s) {
       const QuantizedRows& slice = matrix.slices[static_cast<size_t>(s)];
-      for_each(slice.rows * matrix.columns, stream,
-               Dequantize<T>{to + slice.first_row * matrix.columns, matrix.format, slice.chunks, slice.table, tables,
-                             matrix.columns, slice.skipped * matrix.columns});
+      T* out_of_slice = to + slice.first_row * matrix.columns;
+      const int64_t first = slice.skipped * matrix.columns, end = first + slice.rows * matrix.columns;
+      const int64_t chunks = blocks_for(end, chunk_elements) - first / chunk_elements;
+      if (matrix.format.type == QuantizedType::int8) {
+        for_each_warp(chunks, stream,
+                      DequantizeBytes<T>{out_of_slice, slice.chunks, slice.table, matrix.columns, first, end});
+      } else {
+        for_each_warp(chunks, stream,
+                      DequantizeBlocks<T>{out_of_slice, BlockCodes(matrix.format, slice, tables), first, end});
+      }
     }
   });
 }
@@ -173,8 +243,8 @@ void decode_from_codes(const Tensor& y, const Tensor& x, const WeightMatrix& w, 
         const auto* right = static_cast<const T*>(added.right.data);
         for_each_warp(slice.rows, stream,
                       DecodeFromCodes<T, Y, B>{
-                          to + slice.first_row, from, x.dim(0), y.dim(1), matrix.format, slice.chunks, slice.table,
-                          tables, matrix.columns, slice.skipped * matrix.columns,
+                          to + slice.first_row, from, x.dim(0), y.dim(1), BlockCodes(matrix.format, slice, tables),
+                          matrix.columns, slice.skipped * matrix.columns,
                           shift == nullptr ? nullptr : shift + slice.first_row, static_cast<const T*>(added.left.data),
                           right == nullptr ? nullptr : right + slice.first_row * added.rank(), added.rank()});
       }

@@ -34,7 +34,7 @@ void check(cublasStatus_t status, const char* call) {
   throw Error(std::string(call) + " failed: " + cublasLtGetStatusString(status) + device_fault());
 }
 
-/// D (m x n) = op(A) op(B) + beta D, column-major; fp32 accumulation.
+/// D (m x n) = op(A) op(B) + beta D, column-major; fp32 accumulation. Signed bytes (u8) have sums of int32.
 struct Product {
   int64_t m, n, k;
   bool a_transposed = false, b_transposed = false;
@@ -59,6 +59,8 @@ int alignment_of(std::initializer_list<const void*> pointers) {
 }
 
 cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::u8) return CUDA_R_8I;
+  if (dtype == DType::i32) return CUDA_R_32I;
   if (dtype == DType::f16) return CUDA_R_16F;
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
@@ -67,8 +69,10 @@ cudaDataType_t type_of(DType dtype) {
 /// which it is told in advance: each must be aligned to 16 bytes.
 class Plan {
  public:
-  Plan(cublasLtHandle_t handle, const Product& p, const void* bias) {
-    check(cublasLtMatmulDescCreate(&operation_, p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+  Plan(cublasLtHandle_t handle, const Product& p, const void* bias) : integers_(p.output == DType::i32) {
+    const cublasComputeType_t floats = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    check(cublasLtMatmulDescCreate(&operation_, integers_ ? CUBLAS_COMPUTE_32I : floats,
+                                   integers_ ? CUDA_R_32I : CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -103,8 +107,11 @@ class Plan {
   void run(cublasLtHandle_t handle, const void* a, const void* b, void* d, const void* bias, bool accumulate,
            void* workspace, Stream& stream) {
     if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    const float one = 1, beta = accumulate ? 1 : 0;
-    check(cublasLtMatmul(handle, operation_, &one, a, a_, b, b_, &beta, d, d_, d, d_, &algorithm_, workspace,
+    const float floats[] = {1, accumulate ? 1.0f : 0.0f};
+    const int32_t integers[] = {1, accumulate ? 1 : 0};
+    const void* alpha = integers_ ? static_cast<const void*>(integers) : floats;
+    const void* beta = integers_ ? static_cast<const void*>(integers + 1) : floats + 1;
+    check(cublasLtMatmul(handle, operation_, alpha, a, a_, b, b_, beta, d, d_, d, d_, &algorithm_, workspace,
                          workspace_bytes, static_cast<cudaStream_t>(stream.native())),
           "cublasLtMatmul");
   }
@@ -165,6 +172,7 @@ class Plan {
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
   int64_t columns_ = 0;
+  bool integers_;
 };
 
 class Library {
@@ -243,6 +251,18 @@ struct AddElement {
 };
 
 }  // namespace
+
+/// Products of bytes need dimensions of whole words; more terms could leave the range of int32.
+bool cuda::multiply_codes(const Tensor& sums, const int8_t* inputs, const int8_t* weights, int64_t columns,
+                          Stream& stream) {
+  constexpr int64_t most_terms = INT32_MAX / (127 * 128);
+  const int64_t rows = sums.dim(0), outputs = sums.dim(1);
+  const int alignment = alignment_of({static_cast<const void*>(inputs), weights});
+  if (columns % 4 != 0 || outputs % 4 != 0 || alignment < 4 || columns > most_terms) return false;
+  multiply({.m = outputs, .n = rows, .k = columns, .a_transposed = true, .input = DType::u8, .output = DType::i32},
+           weights, inputs, sums.data, stream);
+  return true;
+}
 
 bool use_tf32(bool wanted) {
   tf32_wanted = wanted;

@@ -26,15 +26,22 @@ struct Momentum {
   }
 };
 
+struct DecideDivisor {
+  int64_t* squares;
+  float epsilon;
+  float* divisor;
+  __device__ void operator()(int64_t /*one*/) const { *divisor = muon_divisor(squares, epsilon); }
+};
+
 struct Divide {
   int64_t elements;
   bf16* x;
-  float divisor;
+  const float* divisor;
 
   __device__ void operator()(int64_t pack) const {
     const int64_t i = pack * Pack::size;
     Pack value = load_pack(x, i, elements);
-    for (int k = 0; k < Pack::size; ++k) value.v[k] = value.v[k] / divisor;
+    for (int k = 0; k < Pack::size; ++k) value.v[k] = value.v[k] / *divisor;
     store_pack(x, i, elements, value);
   }
 };
@@ -74,10 +81,11 @@ void muon_momentum(const Tensor& update, const Tensor& momentum, const Tensor& g
            Momentum{n, update.as<bf16>(), momentum.as<float>(), gradient.as<float>(), MuonMomentumFactors(step)});
 }
 
-void muon_divide(const Tensor& x, float divisor, Stream& stream) {
-  const ProfileSpan span("muon_divide", [&] { return traffic({&x, &x}); });
+void muon_normalize(const Tensor& x, const Tensor& squares, float epsilon, const Tensor& divisor, Stream& stream) {
+  const ProfileSpan span("muon_normalize", [&] { return traffic({&x, &x}); });
   check_muon(x, {});
-  for_each(packs(x.numel()), stream, Divide{x.numel(), x.as<bf16>(), divisor});
+  for_each(1, stream, DecideDivisor{integers_of(squares), epsilon, divisor.as<float>()});
+  for_each(packs(x.numel()), stream, Divide{x.numel(), x.as<bf16>(), divisor.as<float>()});
 }
 
 void muon_add_product(const Tensor& x, float a, const Tensor& product, float c, Stream& stream) {

@@ -23,7 +23,7 @@ Tensor current_workspace() { return planned(); }
 int64_t linear_workspace_bytes(const LinearPass& pass, int64_t rows) {
   if (!pass.quantized) return 0;
   const bool int8 = *pass.quantized == QuantizedType::int8, dequantized = !int8 || pass.backward || pass.rank > 0;
-  return std::max(int8 ? cuda::int8_scratch_bytes(rows, pass.in) : 0,
+  return std::max(int8 ? cuda::int8_scratch_bytes(rows, pass.in, pass.out) : 0,
                   dequantized ? pass.in * pass.out * static_cast<int64_t>(size_of(pass.compute)) : 0);
 }
 int64_t row_sum_workspace_bytes(int64_t /*rows*/, int64_t /*columns*/) { return 0; }

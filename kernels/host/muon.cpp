@@ -20,9 +20,10 @@ void muon_momentum(const Tensor& update, const Tensor& momentum, const Tensor& g
   });
 }
 
-void muon_divide(const Tensor& x, float divisor, Stream& /*stream*/) {
-  const ProfileSpan span("muon_divide", [&] { return traffic({&x, &x}); });
+void muon_normalize(const Tensor& x, const Tensor& squares, float epsilon, const Tensor& to, Stream& /*stream*/) {
+  const ProfileSpan span("muon_normalize", [&] { return traffic({&x, &x}); });
   check_muon(x, {});
+  const float divisor = *to.as<float>() = muon_divisor(integers_of(squares), epsilon);
   auto* values = x.as<bf16>();
   host::parallel_blocks(x.numel(), host::elementwise_block, [=](int64_t begin, int64_t end) {
 #pragma omp simd

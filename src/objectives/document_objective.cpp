@@ -36,11 +36,16 @@ void DocumentObjective::add_length_and_entropy(double factor) {
 }
 
 void DocumentObjective::evaluate(const Batch& batch, const TokenStatistics& statistics, Stream& stream) {
-  document_sums(sums_, batch, statistics.logp, device_sums_, stream);
-  logit_sums_.clear();
-  if (!statistics.mean_logit.empty()) {
-    document_sums(logit_sums_, batch, statistics.mean_logit, device_sums_, stream);
-  }
+  LLMTRAIN_CHECK(batch.documents != nullptr, "a batch without documents");
+  const auto fetch_sums = [&](std::vector<double>& out, const Tensor& statistic) {
+    const int64_t count = statistic.empty() ? 0 : std::ssize(batch.documents->ids);
+    const Tensor used = device_sums_.rows(0, count);
+    if (count > 0) sum_documents(used, statistic, batch.loss_weights, batch.segments, stream);
+    copies_.fetch(out, used, count, stream);
+  };
+  fetch_sums(sums_, statistics.logp);
+  fetch_sums(logit_sums_, statistics.mean_logit);
+  copies_.finish(stream);
   results_.factors.assign(sums_.size(), 0.0F);
   results_.values.resize(metrics_.size());
   for (std::vector<float>& values : results_.values) values.clear();
@@ -51,7 +56,7 @@ void DocumentObjective::cotangents(const Batch& batch, const TokenStatistics& st
                                    const Tensor& scale, Stream& stream) {
   evaluate(batch, statistics, stream);
   const Tensor factors = device_factors_.rows(0, std::ssize(results_.factors));
-  copy_to_device(factors.data, results_.factors.data(), factors.bytes(), stream);
+  copies_.upload(factors, results_.factors.data(), stream);
   spread_documents(out.logp, factors, batch.loss_weights, batch.segments, scale, stream);
 }
 
@@ -64,7 +69,7 @@ void DocumentObjective::add_sums(const Batch& batch, const TokenStatistics& stat
     if (values.empty()) continue;
     const Tensor row = device_values_.rows(begin, std::ssize(values));
     begin += std::ssize(values);
-    copy_to_device(row.data, values.data(), row.bytes(), stream);
+    copies_.upload(row, values.data(), stream);
     sum_of_products(sums.rows(static_cast<int64_t>(metric), 1), row, {}, stream);
   }
   if (entropy_) sum_of_products(sums.rows(*entropy_, 1), statistics.entropy, batch.loss_weights, stream);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "device/pinned_copies.hpp"
 #include "objectives/objective.hpp"
 
 namespace llmtrain {
@@ -45,7 +46,8 @@ class DocumentObjective : public Objective {
   Tensor device_factors_;           // fp32 [documents]
   Tensor device_values_;            // fp32 [metrics * documents]
   std::vector<double> sums_, logit_sums_;
-  DocumentResults results_;  // copies to the device read them
+  DocumentResults results_;
+  PinnedCopies copies_;
 };
 
 /// Sums of a statistic over each document's trained targets, in nats for log-probabilities. `sums` is device memory for

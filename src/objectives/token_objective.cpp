@@ -8,16 +8,6 @@
 
 namespace llmtrain {
 
-namespace {
-
-template <class T>
-void fetch(std::vector<T>& out, const Tensor& device, int64_t count, Stream& stream) {
-  out.resize(static_cast<size_t>(device.empty() ? 0 : count));
-  if (!out.empty()) copy_to_host(out.data(), device.data, static_cast<int64_t>(out.size() * sizeof(T)), stream);
-}
-
-}  // namespace
-
 std::vector<size_t> trained_rows(const TokenColumns& tokens, size_t segment) {
   std::vector<size_t> rows;
   const size_t end = static_cast<size_t>(tokens.segments[segment + 1]);
@@ -48,28 +38,27 @@ void TokenObjective::start_results(const TokenColumns& tokens, TokenResults& res
   for (std::vector<float>& values : results.values) values.clear();
 }
 
-void TokenObjective::evaluate_batch(const Batch& batch, const TokenStatistics& statistics, Stream& stream) {
+void TokenObjective::evaluate_batch(const Batch& batch, const TokenStatistics& statistics, const Tensor& scale,
+                                    Stream& stream) {
   LLMTRAIN_CHECK(batch.rollout != nullptr, "the batch is not part of a rollout");
-  fetch(logp_, statistics.logp, batch.tokens, stream);
-  fetch(entropy_, needs().entropy ? statistics.entropy : Tensor{}, batch.tokens, stream);
-  fetch(value_, needs().value ? statistics.value : Tensor{}, batch.tokens, stream);
-  fetch(weights_, batch.loss_weights, batch.tokens, stream);
-  fetch(segments_, batch.segments, batch.segment_count + 1, stream);
-  stream.synchronize();
+  copies_.fetch(logp_, statistics.logp, batch.tokens, stream);
+  copies_.fetch(entropy_, needs().entropy ? statistics.entropy : Tensor{}, batch.tokens, stream);
+  copies_.fetch(value_, needs().value ? statistics.value : Tensor{}, batch.tokens, stream);
+  copies_.fetch(weights_, batch.loss_weights, batch.tokens, stream);
+  copies_.fetch(segments_, batch.segments, batch.segment_count + 1, stream);
+  copies_.fetch(scale_, scale, 1, stream);
+  copies_.finish(stream);
   const TokenColumns tokens{logp_, entropy_, value_, weights_, segments_, batch.rollout};
   start_results(tokens, results_);
   evaluate(tokens, results_);
 }
 
-void TokenObjective::upload_cotangents(const TokenCotangents& out, const Tensor& scale, Stream& stream) {
-  std::vector<float> factor;
-  fetch(factor, scale, 1, stream);
-  stream.synchronize();
+void TokenObjective::upload_cotangents(const TokenCotangents& out, Stream& stream) {
   const auto upload = [&](const Tensor& device, std::vector<float>& host) {
     if (device.empty()) return;
     LLMTRAIN_CHECK(std::ssize(host) == device.numel(), "a cotangent without its statistic");
-    if (!factor.empty()) std::ranges::for_each(host, [&](float& one) { one *= factor.front(); });
-    copy_to_device(device.data, host.data(), device.bytes(), stream);
+    if (!scale_.empty()) std::ranges::for_each(host, [&](float& one) { one *= scale_.front(); });
+    copies_.upload(device, host.data(), stream);
   };
   upload(out.logp, results_.logp);
   upload(out.entropy, results_.entropy);
@@ -81,28 +70,28 @@ void TokenObjective::upload_sums(const Tensor& sums, Stream& stream) {
     const std::vector<float>& values = results_.values[metric];
     if (values.empty()) continue;
     const Tensor used = device_values_.rows(0, std::ssize(values));
-    copy_to_device(used.data, values.data(), used.bytes(), stream);
+    copies_.upload(used, values.data(), stream);
     sum_of_products(sums.rows(static_cast<int64_t>(metric), 1), used, {}, stream);
   }
 }
 
 void TokenObjective::cotangents(const Batch& batch, const TokenStatistics& statistics, const TokenCotangents& out,
                                 const Tensor& scale, Stream& stream) {
-  evaluate_batch(batch, statistics, stream);
-  upload_cotangents(out, scale, stream);
+  evaluate_batch(batch, statistics, scale, stream);
+  upload_cotangents(out, stream);
 }
 
 void TokenObjective::add_sums(const Batch& batch, const TokenStatistics& statistics, const Tensor& sums,
                               Stream& stream) {
-  evaluate_batch(batch, statistics, stream);
+  evaluate_batch(batch, statistics, {}, stream);
   upload_sums(sums, stream);
 }
 
 void TokenObjective::cotangents_and_sums(const Batch& batch, const TokenStatistics& statistics,
                                          const TokenCotangents& out, const Tensor& scale, const Tensor& sums,
                                          Stream& stream) {
-  evaluate_batch(batch, statistics, stream);
-  upload_cotangents(out, scale, stream);
+  evaluate_batch(batch, statistics, scale, stream);
+  upload_cotangents(out, stream);
   upload_sums(sums, stream);
 }
 

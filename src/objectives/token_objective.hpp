@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "device/pinned_copies.hpp"
 #include "objectives/objective.hpp"
 
 namespace llmtrain {
@@ -49,16 +50,18 @@ class TokenObjective : public Objective {
   }
 
  private:
-  void evaluate_batch(const Batch& batch, const TokenStatistics& statistics, Stream& stream);
+  void evaluate_batch(const Batch& batch, const TokenStatistics& statistics, const Tensor& scale, Stream& stream);
   /// Copies the results to the device.
-  void upload_cotangents(const TokenCotangents& out, const Tensor& scale, Stream& stream);
+  void upload_cotangents(const TokenCotangents& out, Stream& stream);
   void upload_sums(const Tensor& sums, Stream& stream);
 
   std::vector<MetricSpec> metrics_;
   Tensor device_values_;  // fp32 [rows], of one metric
   std::vector<float> logp_, entropy_, value_, weights_;
+  std::vector<float> scale_;  // one factor of all derivatives, or none
   std::vector<int32_t> segments_;
-  TokenResults results_;  // copies to the device read them
+  TokenResults results_;
+  PinnedCopies copies_;
 };
 
 /// Numbers of the trained rows of a segment, in order.

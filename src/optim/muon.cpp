@@ -121,6 +121,8 @@ class Muon : public ElementOptimizer {
     plan_transfers(params, elements, arena);
     add(square_, "square of a matrix", DType::bf16, square);
     add(product_, "product of matrices", DType::f32, std::max(elements, square));
+    add(sum_, "squares of a matrix", DType::i64, ExactSum::integer_count);
+    add(divisor_, "norm of a matrix", DType::f32, 1);
     if (params.offload().has(master) || params.offload().has(momentum)) {
       add(piece_, "piece of a matrix's state", DType::f32, std::min(elements, piece_elements));
     }
@@ -232,10 +234,9 @@ class Muon : public ElementOptimizer {
     const Tensor of_squares = product_.rows(0, side * side), product = product_.rows(0, matrix.elements());
     const Tensor squared = of_squares.reshaped({side, side}), like_x = product.reshaped({matrix.rows, matrix.columns});
     cast(product, flat, stream());
-    ExactSum sum;
-    sum_of_squares(sum, product, stream());
-    const bf16 norm(static_cast<float>(std::sqrt(sum.value()))), epsilon(static_cast<float>(config_.ns_epsilon));
-    muon_divide(flat, std::max(static_cast<float>(norm), static_cast<float>(epsilon)), stream());
+    fill_zero(sum_.data, sum_.bytes(), stream());
+    sum_of_squares(sum_, product, stream());
+    muon_normalize(flat, sum_, static_cast<float>(config_.ns_epsilon), divisor_, stream());
     const auto [a, b, c] = config_.ns_coefficients;
     for (int i = 0; i < iterations; ++i) {
       if (matrix.tall()) {
@@ -368,6 +369,7 @@ class Muon : public ElementOptimizer {
   Tensor whole_;                  ///< bf16: a gathered matrix
   Tensor square_;                 ///< bf16: of a matrix's shorter side
   Tensor product_;                ///< fp32
+  Tensor sum_, divisor_;          ///< of squares of the matrix, and what it is divided by
   Tensor piece_;                  ///< fp32: of offloaded state
   std::vector<float> host_piece_;
   std::vector<Communicator::Message> sends_, receives_;

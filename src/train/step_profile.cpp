@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/files/whole_file.hpp"
+#include "core/philox.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/workspace.hpp"
@@ -111,6 +112,20 @@ int64_t yardstick_bytes(const Yardstick& y, DType compute) {
   return std::max(9 * y.n * y.n * static_cast<int64_t>(size_of(compute)), 2 * 4 * y.elements);
 }
 
+/// Of constants a GPU would multiply faster: the fewer bits change, the less power it draws.
+void fill_randomly(const Tensor& out, Stream& stream) {
+  const int64_t block = std::min(out.numel(), int64_t{1} << 20);
+  std::vector<float> values(static_cast<size_t>(block)), rounded(values.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random_uniform(random_bits(1, 0, i)) - 0.5);
+  round_to(out.dtype, values.data(), block, rounded.data());
+  for (int64_t first = 0; first < out.numel(); first += block) {
+    const int64_t count = std::min(block, out.numel() - first);
+    const auto size = static_cast<int64_t>(size_of(out.dtype));
+    copy_to_device(static_cast<char*>(out.data) + first * size, rounded.data(), count * size, stream);
+  }
+  stream.synchronize();
+}
+
 MachineLimits measured_limits(DType compute, int ranks_of_node, Stream& stream) {
   const auto [n, elements] = Yardstick(ranks_of_node);
   const int64_t long_side = 4 * n;
@@ -122,8 +137,8 @@ MachineLimits measured_limits(DType compute, int ranks_of_node, Stream& stream) 
   {
     const Tensor x(begin, compute, {n, n}), w(begin + n * n * element, compute, {long_side, n});
     const Tensor y(begin + 5 * n * n * element, compute, {n, long_side});
-    fill(x, 0.5f, stream);
-    fill(w, 0.25f, stream);
+    fill_randomly(x, stream);
+    fill_randomly(w, stream);
     limits.flops = 2.0 * static_cast<double>(n * n * long_side) / shortest([&] {
                      linear_forward(y, x, w, Tensor(), stream);
                      stream.synchronize();

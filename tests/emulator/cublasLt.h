@@ -1,5 +1,6 @@
 #pragma once
-// The part of cuBLASLt that the program uses, on the host: products in fp32, terms added in order. Names and meanings
+// The part of cuBLASLt that the program uses, on the host: products in fp32, terms added in order, and of signed
+// bytes in int32. Names and meanings
 // are NVIDIA's (cuBLAS documentation, "Using the cuBLASLt API").
 
 #include <cstdint>
@@ -13,7 +14,7 @@ enum cublasStatus_t {
   CUBLAS_STATUS_NOT_SUPPORTED = 15
 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32I };
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA,
   CUBLASLT_MATMUL_DESC_TRANSB,

@@ -30,7 +30,10 @@ namespace {
 
 using Layout = cublasLtMatrixLayoutOpaque;
 
-size_t bytes_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+size_t bytes_of(cudaDataType_t type) {
+  if (type == CUDA_R_8I) return 1;
+  return type == CUDA_R_32F || type == CUDA_R_32I ? 4 : 2;
+}
 size_t bytes_of(const Layout& l) {
   return static_cast<size_t>((l.columns - 1) * l.leading + l.rows) * bytes_of(l.type);
 }
@@ -97,6 +100,7 @@ struct Product {
   uint64_t parts;  ///< splits of the inner dimension, summed separately
 
   void operator()() const {
+    if (description.compute == CUBLAS_COMPUTE_32I) return sum_integers();
     const bool tf32 = description.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     const std::vector<float> left = plain(a, layout_a, description.a, tf32);
     const std::vector<float> right = plain(b, layout_b, description.b, tf32);
@@ -123,14 +127,35 @@ struct Product {
       }
     }
   }
+
+  /// A is transposed, B is not, and the result replaces D.
+  void sum_integers() const {
+    const auto *left = static_cast<const int8_t*>(a), *right = static_cast<const int8_t*>(b);
+    for (int64_t j = 0; j < layout_d.columns; ++j) {
+      for (int64_t i = 0; i < layout_d.rows; ++i) {
+        int32_t sum = 0;
+        for (int64_t p = 0; p < summed(layout_a.rows, parts); ++p) {
+          sum += left[p + i * layout_a.leading] * right[p + j * layout_b.leading];
+        }
+        static_cast<int32_t*>(d)[i + j * layout_d.leading] = sum;
+      }
+    }
+  }
 };
+
+/// Rules for products of signed bytes ("Using the cuBLASLt API", cublasLtMatmul(), on kernels for IMMA).
+bool fits_integers(const cublasLtMatmulDescOpaque& o, const Layout& a, const Layout& b, const Layout& d) {
+  const auto words = [](const Layout& l) { return l.rows % 4 == 0 && l.leading % 4 == 0; };
+  return o.a == CUBLAS_OP_T && o.b == CUBLAS_OP_N && a.type == CUDA_R_8I && d.type == CUDA_R_32I && words(a) &&
+         words(b) && words(d);
+}
 
 bool fits(const cublasLtMatmulDescOpaque& o, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
   const auto rows = [](const Layout& l, cublasOperation_t op) { return op == CUBLAS_OP_T ? l.columns : l.rows; };
   const auto columns = [](const Layout& l, cublasOperation_t op) { return op == CUBLAS_OP_T ? l.rows : l.columns; };
   return rows(a, o.a) == d.rows && columns(b, o.b) == d.columns && columns(a, o.a) == rows(b, o.b) &&
          c.rows == d.rows && c.columns == d.columns && c.type == d.type && a.type == b.type &&
-         (d.type == a.type || d.type == CUDA_R_32F);
+         (o.compute == CUBLAS_COMPUTE_32I ? fits_integers(o, a, b, d) : d.type == a.type || d.type == CUDA_R_32F);
 }
 
 /// An algorithm may be refused for fewer columns than it was chosen for.
@@ -138,6 +163,11 @@ bool refuses_columns(const cublasLtMatmulDescOpaque& o, const Layout& a, const L
                      const cublasLtMatmulAlgo_t& algorithm) {
   if (static_cast<uint64_t>(d.columns) == algorithm.data[4]) return false;
   return refuses({o.compute, o.a, o.b, o.epilogue, a.type, a.rows, a.columns, d.type, d.rows, d.columns});
+}
+
+float scale_of(const cublasLtMatmulDescOpaque& o, const void* scale) {
+  if (o.compute != CUBLAS_COMPUTE_32I) return *static_cast<const float*>(scale);
+  return static_cast<float>(*static_cast<const int32_t*>(scale));
 }
 
 template <class T>
@@ -185,7 +215,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-  if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (scale != (compute == CUBLAS_COMPUTE_32I ? CUDA_R_32I : CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
   *description = new cublasLtMatmulDescOpaque{compute};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -291,8 +321,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                         b,
                         c,
                         d,
-                        *static_cast<const float*>(alpha),
-                        *static_cast<const float*>(beta),
+                        scale_of(*description, alpha),
+                        scale_of(*description, beta),
                         algorithm->data[3]};
   const std::string what = fmt::format("a product of {} x {} elements", layout_d->rows, layout_d->columns);
   const bool biased = description->epilogue == CUBLASLT_EPILOGUE_BIAS;
@@ -302,6 +332,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
   expect_device(d, bytes_of(*layout_d), what);
   if (product.beta != 0) expect_device(c, bytes_of(*layout_c), what);
   if (biased) expect_device(description->bias, static_cast<size_t>(layout_d->rows) * bytes_of(layout_d->type), what);
+  if (description->compute == CUBLAS_COMPUTE_32I && (product.alpha != 1 || product.beta != 0)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;  // not needed
+  }
   if (workspace_bytes < algorithm->data[1]) fail("cublasLtMatmul: less workspace than its algorithm was chosen for");
   if (workspace_bytes > 0) expect_device(workspace, workspace_bytes, what);
   const char* const names[] = {"A", "B", "D"};

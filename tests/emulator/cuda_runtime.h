@@ -44,7 +44,7 @@ enum cudaStreamCaptureMode {
   cudaStreamCaptureModeRelaxed
 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
-enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F, CUDA_R_8I, CUDA_R_32I };
 using cudaDataType = cudaDataType_t;
 
 inline constexpr unsigned cudaStreamNonBlocking = 1;

@@ -62,6 +62,60 @@ TEST(Adamw8bit, AnyCutGivesTheSameBits) {
   EXPECT_NE(run({0, chunks - 1}), run({0, chunks})) << "control: a chunk left out";
 }
 
+/// On every border, beside it, and on every level.
+TEST(Adamw8bit, BordersOfCodesGiveTheNearestCode) {
+  for (const DynamicMap* map : {&signed_dynamic_map, &unsigned_dynamic_map}) {
+    DynamicMap borders{}, others{};
+    for (int node = 1; node < 256; ++node) {
+      borders[static_cast<size_t>(node)] = code_border(map->data(), node);
+      others[static_cast<size_t>(node)] = std::nextafter(code_border(map->data(), node), 2.0F);
+    }
+    std::vector<float> values{-2, -1, -0.0F, 2, std::numeric_limits<float>::quiet_NaN()};
+    for (size_t i = 0; i < map->size(); ++i) {
+      for (const float x : {(*map)[i], borders[i]}) {
+        for (const float to : {-2.0F, x, 2.0F}) values.push_back(std::nextafter(x, to));
+      }
+    }
+    int different = 0;
+    for (const float x : values) {
+      EXPECT_EQ(nearest_code_of(borders.data(), x), nearest_code(map->data(), x)) << x;
+      different += nearest_code_of(others.data(), x) != nearest_code(map->data(), x) ? 1 : 0;
+    }
+    EXPECT_GE(different, 128) << "control: borders in the next place";
+  }
+}
+
+/// A GPU's offloaded state is updated on the host. Steps follow each other, so that codes of moments are read, too.
+TEST(Adamw8bit, HostAndDeviceGiveTheSameBits) {
+  const State s;
+  Adamw8bitTensors device = s.part(0, chunks), host = device;
+  device.decay_begin = host.decay_begin = 100;
+  device.decay_end = host.decay_end = n - 300;
+  std::vector<Bytes> memory;
+  const std::vector<Tensor*> tensors{&host.master,  &host.m,        &host.m_scale, &host.v,
+                                     &host.v_scale, &host.gradient, &host.weights};
+  memory.reserve(tensors.size());
+  for (Tensor* t : tensors) {
+    Bytes& bytes = memory.emplace_back(static_cast<size_t>(t->bytes()));
+    copy_to_host(bytes.data(), t->data, t->bytes(), test::stream());
+    test::stream().synchronize();
+    t->data = bytes.data();
+  }
+  const auto of_host = [&] {
+    Bytes all;
+    for (size_t i = 0; i < memory.size(); ++i) {
+      if (tensors[i] != &host.gradient) all.insert(all.end(), memory[i].begin(), memory[i].end());
+    }
+    return all;
+  };
+  for (int64_t t = 1; t <= 4; ++t) {
+    adamw_8bit_update(device, step(t), test::stream());
+    EXPECT_NE(s.bytes(), of_host()) << "control: a step less";
+    adamw_8bit_update_on_host(host, step(t));
+    EXPECT_EQ(s.bytes(), of_host());
+  }
+}
+
 /// Every code is the nearest one of the moments that fp32 arithmetic has after a first step.
 TEST(Adamw8bit, CodesAreTheNearest) {
   const State s;

@@ -28,6 +28,15 @@ struct FrameLimit {
 constexpr FrameLimit frame_limits[] = {
     {"Tiled", 0, "products on tensor cores live on their registers"},
     {"Decide", 32, "one thread decides once a step"},
+    {"ScoreAndDifferentiate<", 0, "the dearest kernels beside products: benchmarks/kernel_code.py"},
+    {"ForwardRow<", 0, "as above"},
+    {"BackwardRows<", 0, "as above"},
+    {"ForwardPack<", 0, "as above"},
+    {"BackwardPack<", 0, "as above"},
+    {"Rotate<", 0, "as above"},
+    {"Update<", 0, "as above"},
+    {"Dequantize<", 0, "as above"},
+    {"AttendSplit<", 0, "as above"},
     {"FillTable", 64, "sine and cosine of large angles"},
     {"", 16, "a pack of elements at a ragged end, indexed"},
 };
@@ -52,6 +61,7 @@ int64_t dynamic_shared_bytes(const std::string& name) {
     const int64_t head_dim = std::min<int64_t>(std::stoi(match[2]) * warp_lanes, max_head_dim);
     return row_shared_bytes(head_dim, match[1] == "Forward" ? 1 : 2, match[1] == "BackwardKey" ? 2 : 1);
   }
+  if (name.find("ScoreAndDifferentiate<") != std::string::npos) return 96 << 10;  // logprob.cu
   if (is_long_norm(name)) return shared_bytes_of_block(0);  // norm.cu: longer rows lie in global memory
   return 0;
 }

@@ -116,4 +116,10 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
                       const TokenStatistics& statistics, const TokenCotangents& cotangents, const TokenRange& tokens,
                       float softcap, Stream& stream);
 
+/// Computes logprob_forward, then logprob_backward from these statistics, bit for bit. On a GPU one kernel does both
+/// for a row, and the row, as far as it fits shared memory and the cache, is read from memory once.
+void logprob_forward_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
+                              const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
+                              float softcap, Stream& stream);
+
 }  // namespace llmtrain

@@ -4,7 +4,7 @@
 #include "kernels/cuda/attention_row_forward.cuh"
 #include "kernels/cuda/cudnn_attention.hpp"
 
-// Attention for any head dimension, in fp32. (bf16 and fp16 heads of up to 128 elements: attention_tiles.cuh and
+// Attention for any head dimension, in fp32. (bf16 and fp16 heads of up to 256 elements: attention_tiles.cuh and
 // attention_backward_tiles.cuh.) A warp has one row, of queries or of keys, and processes the rows of the other side 32
 // at a time, one per lane, then 32 elements of the head per lane's register. Every sum has a fixed order; no sum is
 // shared among warps.
@@ -216,10 +216,16 @@ void attention_backward(const AttentionBackward& args, const Batch& batch, const
       const TiledGradient<H> gradient{plan_tiles<H>(args.qkv, batch, shape, dropout, workspace, stream),
                                       args.dqkv.as<H>(), args.dout.as<H>(), args.lse.as<float>(), delta};
       with_columns(shape.head_dim, [&]<int D>(std::integral_constant<int, D>) {
-        using Keys = TiledBackwardKey<D, H>;
-        using Queries = TiledBackwardQuery<D, H>;
-        launch(grid_of_tiles(batch, shape.kv_heads), stream, Keys{gradient}, Keys::shared);
-        launch(grid_of_tiles(batch, shape.heads), stream, Queries{gradient}, Queries::shared);
+        const auto start = [&](int64_t heads, const auto& kernel) {
+          launch(grid_of_tiles(batch, heads), stream, kernel, kernel.shared);
+        };
+        if constexpr (is_wide(D)) {  // a thread's registers hold the sums of one
+          start(shape.kv_heads, TiledBackwardKey<D, H, true, false>{gradient});
+          start(shape.kv_heads, TiledBackwardKey<D, H, false, true>{gradient});
+        } else {
+          start(shape.kv_heads, TiledBackwardKey<D, H, true, true>{gradient});
+        }
+        start(shape.heads, TiledBackwardQuery<D, H>{gradient});
       });
     });
   }

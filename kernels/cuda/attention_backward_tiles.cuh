@@ -1,6 +1,7 @@
 #pragma once
-// The backward pass of attention on tensor cores, one kernel for keys and values and one for queries: every sum belongs
-// to one warp and has a fixed order; the cost is that scores are computed twice.
+// The backward pass of attention on tensor cores, one kernel for keys and values (two for those of wide heads) and one
+// for queries: every sum belongs to one warp and has a fixed order; the cost is that scores are computed twice, or
+// three times.
 
 #include "kernels/cuda/attention_tiles.cuh"
 
@@ -19,7 +20,7 @@ struct TiledGradient {
     return {dout + place.begin * width + int64_t{head} * n, width, place.length, n};
   }
   /// Statistics of a query row: log2(sum(exp(score))), and delta with the factor of the scaled term.
-  struct RowSums {
+  struct alignas(8) RowSums {
     float lse, delta;
   };
   __device__ RowSums sums(float row_lse, float row_delta) const {
@@ -63,11 +64,11 @@ struct TiledGradient {
   }
 };
 
-/// dk and dv of a tile of keys, over the query heads of its group and their rows in order.
-template <int D, class H>
+/// dk or dv, or both, of a tile of keys, over the query heads of its group and their rows in order.
+template <int D, class H, bool of_keys, bool of_values>
 struct TiledBackwardKey {
   static constexpr int threads = tile_threads;
-  static constexpr int shared = tiled_key_shared_bytes(D);
+  static constexpr int shared = tiled_key_shared_bytes(D), count = other_rows(D);
   TiledGradient<H> gradient;
 
   __device__ void operator()() const {
@@ -77,23 +78,25 @@ struct TiledBackwardKey {
     const int kv = static_cast<int>(blockIdx.y), group = rows.heads / rows.kv_heads, n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
     const Tile<D, H> keys{dynamic_shared<H>()}, values{keys.row(tile_rows)}, others{values.row(tile_rows)};
-    auto* statistics = reinterpret_cast<float*>(others.row(stages * 2 * other_rows));
-    const auto queries_of = [&](int stage) { return Tile<D, H>{others.row(2 * stage * other_rows)}; };
-    const auto outputs_of = [&](int stage) { return Tile<D, H>{others.row((2 * stage + 1) * other_rows)}; };
-    const auto lse_of = [&](int stage) { return statistics + 2 * stage * other_rows; };  // followed by delta
+    const auto queries_of = [&](int stage) { return Tile<D, H>{others.row(2 * stage * count)}; };
+    const auto outputs_of = [&](int stage) { return Tile<D, H>{others.row((2 * stage + 1) * count)}; };
+    const auto sums_of = [](const Tile<D, H>& queries, int row) {  // in the padding
+      return reinterpret_cast<typename TiledGradient<H>::RowSums*>(queries.row(row) + D);
+    };
     const auto fetch = [&](int stage, int head, int first) {
-      fill_tile<other_rows>(queries_of(stage), gradient.batch.queries(place, head), first);
-      fill_tile<other_rows>(outputs_of(stage), gradient.outputs(place, head), first);
+      fill_tile<count>(queries_of(stage), gradient.batch.queries(place, head), first);
+      fill_tile<count>(outputs_of(stage), gradient.outputs(place, head), first);
       const int thread = static_cast<int>(threadIdx.x);
-      if (thread >= other_rows) return;
+      if (thread >= count) return;
       const bool wanted = first + thread < place.length;
       const int64_t at = head * rows.count + place.begin + first + (wanted ? thread : 0);
-      copy_async<sizeof(float)>(lse_of(stage) + thread, gradient.lse + at, wanted);
-      copy_async<sizeof(float)>(lse_of(stage) + other_rows + thread, gradient.delta + at, wanted);
+      auto* const sums = sums_of(queries_of(stage), thread);
+      copy_async<sizeof(float)>(&sums->lse, gradient.lse + at, wanted);
+      copy_async<sizeof(float)>(&sums->delta, gradient.delta + at, wanted);
     };
 
     fill_tile<tile_rows>(keys, gradient.batch.keys(place, kv), place.first);
-    fill_tile<tile_rows>(values, gradient.batch.values(place, kv), place.first);
+    if constexpr (of_keys) fill_tile<tile_rows>(values, gradient.batch.values(place, kv), place.first);
     int end = place.length;  // end of the queries that see a key of the tile
     if (rows.window > 0 && place.first + tile_rows - 1 + rows.window < end) {
       end = place.first + tile_rows - 1 + static_cast<int>(rows.window);
@@ -102,35 +105,36 @@ struct TiledBackwardKey {
     int stage = 0;
     fetch(stage, kv * group, place.first);
     for (int head = kv * group; head < (kv + 1) * group; ++head) {
-      for (int first = place.first; first < end; first += other_rows, stage ^= 1) {
+      for (int first = place.first; first < end; first += count, stage ^= 1) {
         wait_for_copies();
         __syncthreads();  // this stage has arrived, and no thread reads the other one
-        const bool goes_on = first + other_rows < end;
-        const int next_head = goes_on ? head : head + 1, next_first = goes_on ? first + other_rows : place.first;
+        const bool goes_on = first + count < end;
+        const int next_head = goes_on ? head : head + 1, next_first = goes_on ? first + count : place.first;
         if (next_head < (kv + 1) * group) fetch(stage ^ 1, next_head, next_first);
         const Tile<D, H> queries = queries_of(stage), outputs = outputs_of(stage);
-        const float *row_lse = lse_of(stage), *row_delta = row_lse + other_rows;
-        float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};  // [keys, queries]
+        float scores[count / 8][4] = {}, dp[count / 8][4] = {};  // [keys, queries]
         LLMTRAIN_UNROLL
         for (int k = 0; k < D / 16; ++k) {
           Pair a[4];
           keys.a(a, warp_row, 16 * k);
           multiply_row<H>(scores, a, [&](Pair(&m)[4], int column) { queries.b_transposed(m, column, 16 * k); });
-          values.a(a, warp_row, 16 * k);
-          multiply_row<H>(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
+          if constexpr (of_keys) {
+            values.a(a, warp_row, 16 * k);
+            multiply_row<H>(dp, a, [&](Pair(&m)[4], int column) { outputs.b_transposed(m, column, 16 * k); });
+          }
         }
         gradient.differentiate(
             scores, dp, place, head,
             [&](int i, int e) {
-              const int column = 8 * i + 2 * t + e % 2;
-              return gradient.sums(row_lse[column], row_delta[column]);
+              const auto row = *sums_of(queries, 8 * i + 2 * t + e % 2);
+              return gradient.sums(row.lse, row.delta);
             },
             [&](const SegmentDropout& dropout) {
-              return dropout.kept_queries<other_rows / 8>(first, place.first + warp_row);
+              return dropout.kept_queries<count / 8>(first, place.first + warp_row);
             });
-        if (!gradient.batch.all_visible(first, other_rows, place.first, tile_rows, place.length)) {
+        if (!gradient.batch.all_visible(first, count, place.first, tile_rows, place.length)) {
           LLMTRAIN_UNROLL
-          for (int i = 0; i < other_rows / 8; ++i) {
+          for (int i = 0; i < count / 8; ++i) {
             LLMTRAIN_UNROLL
             for (int e = 0; e < 4; ++e) {
               const int q = first + 8 * i + 2 * t + e % 2, key = place.first + warp_row + g + 8 * (e / 2);
@@ -139,20 +143,26 @@ struct TiledBackwardKey {
           }
         }
         LLMTRAIN_UNROLL
-        for (int k = 0; k < other_rows / 16; ++k) {
+        for (int k = 0; k < count / 16; ++k) {
           Pair a[4];
-          as_operand<H>(a, scores, k);
-          multiply_row<H>(dv, a, [&](Pair(&m)[4], int column) { outputs.b(m, 16 * k, column); });
-          as_operand<H>(a, dp, k);
-          multiply_row<H>(dk, a, [&](Pair(&m)[4], int column) { queries.b(m, 16 * k, column); });
+          if constexpr (of_values) {
+            as_operand<H>(a, scores, k);
+            multiply_row<H>(dv, a, [&](Pair(&m)[4], int column) { outputs.b(m, 16 * k, column); });
+          }
+          if constexpr (of_keys) {
+            as_operand<H>(a, dp, k);
+            multiply_row<H>(dk, a, [&](Pair(&m)[4], int column) { queries.b(m, 16 * k, column); });
+          }
         }
       }
     }
     const auto row = [&](int r) { return gradient.dqkv + (place.begin + r) * rows.width() + (rows.heads + kv) * n; };
     const auto one = [](int) { return 1.0f; };
-    store_rows(dk, place.first + warp_row, place.length, n, row, one);
-    store_rows(
-        dv, place.first + warp_row, place.length, n, [&](int r) { return row(r) + rows.kv_heads * n; }, one);
+    if constexpr (of_keys) store_rows(dk, place.first + warp_row, place.length, n, row, one);
+    if constexpr (of_values) {
+      store_rows(
+          dv, place.first + warp_row, place.length, n, [&](int r) { return row(r) + rows.kv_heads * n; }, one);
+    }
   }
 };
 
@@ -160,7 +170,8 @@ struct TiledBackwardKey {
 template <int D, class H>
 struct TiledBackwardQuery {
   static constexpr int threads = tile_threads;
-  static constexpr int shared = tiled_query_shared_bytes(D);
+  static constexpr int shared = tiled_query_shared_bytes(D), count = other_rows(D);
+  static constexpr bool held = !is_wide(D);  ///< queries and gradients, in registers
   TiledGradient<H> gradient;
 
   __device__ void operator()() const {
@@ -170,21 +181,22 @@ struct TiledBackwardQuery {
     const int head = static_cast<int>(blockIdx.y), kv = head / (rows.heads / rows.kv_heads), n = rows.head_dim;
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
     const Tile<D, H> upper{dynamic_shared<H>()}, lower{upper.row(tile_rows)};
-    const auto keys_of = [&](int stage) { return Tile<D, H>{upper.row(stage * other_rows)}; };
-    const auto values_of = [&](int stage) { return Tile<D, H>{lower.row(stage * other_rows)}; };
+    const Tile<D, H> others{held ? upper.data : lower.row(tile_rows)};
+    const auto keys_of = [&](int stage) { return Tile<D, H>{others.row(2 * stage * count)}; };
+    const auto values_of = [&](int stage) { return Tile<D, H>{others.row((2 * stage + 1) * count)}; };
     const TileRows<H> all_keys = gradient.batch.keys(place, kv), all_values = gradient.batch.values(place, kv);
     const auto fetch = [&](int stage, int first) {
-      fill_tile<other_rows>(keys_of(stage), all_keys, first);
-      fill_tile<other_rows>(values_of(stage), all_values, first);
+      fill_tile<count>(keys_of(stage), all_keys, first);
+      fill_tile<count>(values_of(stage), all_values, first);
     };
 
     fill_tile<tile_rows>(upper, gradient.batch.queries(place, head), place.first);
     fill_tile<tile_rows>(lower, gradient.outputs(place, head), place.first);
     wait_for_copies();
     __syncthreads();
-    Pair query[D / 16][4], output[D / 16][4];
+    Pair query[held ? D / 16 : 1][4], output[held ? D / 16 : 1][4];
     LLMTRAIN_UNROLL
-    for (int k = 0; k < D / 16; ++k) {
+    for (int k = 0; held && k < D / 16; ++k) {
       upper.a(query[k], warp_row, 16 * k);
       lower.a(output[k], warp_row, 16 * k);
     }
@@ -198,29 +210,32 @@ struct TiledBackwardQuery {
     }
     float dq[D / 8][4] = {};
     const int end = place.first + tile_rows < place.length ? place.first + tile_rows : place.length;
-    const int first_tile = gradient.batch.first_key(place.first) / other_rows * other_rows;
+    const int first_tile = gradient.batch.first_key(place.first) / count * count;
     int stage = 0;
     __syncthreads();  // queries and gradients have been read
     fetch(stage, first_tile);
-    for (int first = first_tile; first < end; first += other_rows, stage ^= 1) {
+    for (int first = first_tile; first < end; first += count, stage ^= 1) {
       wait_for_copies();
       __syncthreads();  // this stage has arrived, and no thread reads the other one
-      if (first + other_rows < end) fetch(stage ^ 1, first + other_rows);
+      if (first + count < end) fetch(stage ^ 1, first + count);
       const Tile<D, H> keys = keys_of(stage), values = values_of(stage);
-      float scores[other_rows / 8][4] = {}, dp[other_rows / 8][4] = {};
+      float scores[count / 8][4] = {}, dp[count / 8][4] = {};
       LLMTRAIN_UNROLL
       for (int k = 0; k < D / 16; ++k) {
-        multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
-        multiply_row<H>(dp, output[k], [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
+        Pair(&q)[4] = query[held ? k : 0], (&o)[4] = output[held ? k : 0];
+        if constexpr (!held) {
+          upper.a(q, warp_row, 16 * k);
+          lower.a(o, warp_row, 16 * k);
+        }
+        multiply_row<H>(scores, q, [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
+        multiply_row<H>(dp, o, [&](Pair(&m)[4], int column) { values.b_transposed(m, column, 16 * k); });
       }
       gradient.differentiate(
           scores, dp, place, head, [&](int, int e) { return sums[e / 2]; },
-          [&](const SegmentDropout& dropout) {
-            return dropout.kept_keys<other_rows / 8>(place.first + warp_row, first);
-          });
-      if (!gradient.batch.all_visible(place.first, tile_rows, first, other_rows, place.length)) {
+          [&](const SegmentDropout& dropout) { return dropout.kept_keys<count / 8>(place.first + warp_row, first); });
+      if (!gradient.batch.all_visible(place.first, tile_rows, first, count, place.length)) {
         LLMTRAIN_UNROLL
-        for (int i = 0; i < other_rows / 8; ++i) {
+        for (int i = 0; i < count / 8; ++i) {
           LLMTRAIN_UNROLL
           for (int e = 0; e < 4; ++e) {
             const int q = place.first + warp_row + g + 8 * (e / 2), key = first + 8 * i + 2 * t + e % 2;
@@ -229,7 +244,7 @@ struct TiledBackwardQuery {
         }
       }
       LLMTRAIN_UNROLL
-      for (int k = 0; k < other_rows / 16; ++k) {
+      for (int k = 0; k < count / 16; ++k) {
         Pair a[4];
         as_operand<H>(a, dp, k);
         multiply_row<H>(dq, a, [&](Pair(&m)[4], int column) { keys.b(m, 16 * k, column); });

@@ -52,7 +52,7 @@ struct CachedTile {
     }
     const QueryTile<H> tile{{rows.query(row, head), n, heads, n}, 0,        {own.keys, stride, length, n},
                             {own.values, stride, length, n},      position, 0};
-    const TileResult<D, H> result = attend_tile<D>(batch, tile, [](float(&)[tile_rows / 8][4], int) {});
+    const TileResult<D, H> result = attend_tile<D>(batch, tile, [](float(&)[key_rows(D) / 8][4], int) {});
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16;
     store_rows(
         result.values, warp_row, heads, n, [&](int r) { return to + int64_t{r} * n; },

@@ -143,8 +143,10 @@ void with_columns(int64_t head_dim, const F& f) {
       return f(std::integral_constant<int, 64>{});
     case 96:
       return f(std::integral_constant<int, 96>{});
-    default:
+    case 128:
       return f(std::integral_constant<int, 128>{});
+    default:
+      return f(std::integral_constant<int, 256>{});
   }
 }
 

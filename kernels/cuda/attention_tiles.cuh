@@ -1,5 +1,5 @@
 #pragma once
-// Attention on tensor cores (FlashAttention-2, Dao 2023) for bf16 and fp16 heads of up to 128 elements. Tiles are
+// Attention on tensor cores (FlashAttention-2, Dao 2023) for bf16 and fp16 heads of up to 256 elements. Tiles are
 // counted from the start of a segment, so that its bits do not depend on the rest of the batch; tiles outside the
 // causal or window mask are skipped. While a tile of the other side is processed, the next one is loaded into shared
 // memory. The backward pass: attention_backward_tiles.cuh.
@@ -181,18 +181,20 @@ struct TileResult {
 /// drop(scores, first): applies dropout to probabilities of keys from `first` on.
 template <int D, class H, class Drop>
 __device__ TileResult<D, H> attend_tile(const TiledBatch<H>& batch, const QueryTile<H>& tile, const Drop& drop) {
+  constexpr int count = key_rows(D);
   const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
   const Tile<D, H> memory{dynamic_shared<H>()};
-  const auto keys_of = [&](int stage) { return Tile<D, H>{memory.row(2 * stage * tile_rows)}; };
-  const auto values_of = [&](int stage) { return Tile<D, H>{memory.row((2 * stage + 1) * tile_rows)}; };
+  const auto keys_of = [&](int stage) { return Tile<D, H>{memory.row(2 * stage * count)}; };
+  const auto values_of = [&](int stage) { return Tile<D, H>{memory.row((2 * stage + 1) * count)}; };
   const auto fetch = [&](int stage, int first) {
-    fill_tile<tile_rows>(keys_of(stage), tile.keys, first);
-    fill_tile<tile_rows>(values_of(stage), tile.values, first);
+    fill_tile<count>(keys_of(stage), tile.keys, first);
+    fill_tile<count>(values_of(stage), tile.values, first);
   };
 
   const Tile<D, H> queries = keys_of(1);
   fill_tile<tile_rows>(queries, tile.queries, tile.first_row);
-  const int last_tile = tile.block(), first_tile = batch.first_key(last_tile) / tile_rows * tile_rows;
+  const int length = tile.keys.rows, end = std::min(tile.block() + tile_rows, length);
+  const int first_tile = batch.first_key(tile.block()) / count * count;
   fetch(0, first_tile);
   wait_for_copies();
   __syncthreads();
@@ -203,28 +205,28 @@ __device__ TileResult<D, H> attend_tile(const TiledBatch<H>& batch, const QueryT
   const float unit = batch.unit();
   TileResult<D, H> result;
   int stage = 0;
-  for (int first = first_tile; first <= last_tile; first += tile_rows, stage ^= 1) {
+  for (int first = first_tile; first < end; first += count, stage ^= 1) {
     wait_for_copies();
     __syncthreads();  // this stage has arrived, and no thread reads the other one
-    if (first < last_tile) fetch(stage ^ 1, first + tile_rows);
+    if (first + count < end) fetch(stage ^ 1, first + count);
     const Tile<D, H> keys = keys_of(stage), values = values_of(stage);
-    float scores[tile_rows / 8][4] = {};
+    float scores[count / 8][4] = {};
     LLMTRAIN_UNROLL
     for (int k = 0; k < D / 16; ++k) {
       multiply_row<H>(scores, query[k], [&](Pair(&m)[4], int column) { keys.b_transposed(m, column, 16 * k); });
     }
     if (batch.is_capped()) {
       LLMTRAIN_UNROLL
-      for (int i = 0; i < tile_rows / 8; ++i) {
+      for (int i = 0; i < count / 8; ++i) {
         LLMTRAIN_UNROLL
         for (int e = 0; e < 4; ++e) scores[i][e] = batch.cap(scores[i][e]);
       }
     }
     // In a long segment only the tiles at the mask's borders test every score.
-    const int length = tile.keys.rows, tested = tile.step == 0 ? 1 : tile_rows;
-    if (!batch.all_visible(tile.first, tested, first, tile_rows, length)) {
+    const int tested = tile.step == 0 ? 1 : tile_rows;
+    if (!batch.all_visible(tile.first, tested, first, count, length)) {
       LLMTRAIN_UNROLL
-      for (int i = 0; i < tile_rows / 8; ++i) {
+      for (int i = 0; i < count / 8; ++i) {
         LLMTRAIN_UNROLL
         for (int e = 0; e < 4; ++e) {
           const int q = tile.query(warp_row + g + 8 * (e / 2)), key = first + 8 * i + 2 * t + e % 2;
@@ -234,14 +236,14 @@ __device__ TileResult<D, H> attend_tile(const TiledBatch<H>& batch, const QueryT
     }
     float tile_highest[2] = {-INFINITY, -INFINITY};
     LLMTRAIN_UNROLL
-    for (int i = 0; i < tile_rows / 8; ++i) {
+    for (int i = 0; i < count / 8; ++i) {
       LLMTRAIN_UNROLL
       for (int e = 0; e < 4; ++e) tile_highest[e / 2] = fmaxf(tile_highest[e / 2], scores[i][e]);
     }
     float base[2];
     result.rescale(tile_highest, unit, base);
     LLMTRAIN_UNROLL
-    for (int i = 0; i < tile_rows / 8; ++i) {
+    for (int i = 0; i < count / 8; ++i) {
       LLMTRAIN_UNROLL
       for (int e = 0; e < 4; ++e) {
         const float p = exp2_approx(fmaf(scores[i][e], unit, -base[e / 2]));
@@ -251,7 +253,7 @@ __device__ TileResult<D, H> attend_tile(const TiledBatch<H>& batch, const QueryT
     }
     drop(scores, first);
     LLMTRAIN_UNROLL
-    for (int k = 0; k < tile_rows / 16; ++k) {
+    for (int k = 0; k < count / 16; ++k) {
       Pair probabilities[4];
       as_operand<H>(probabilities, scores, k);
       multiply_row<H>(result.values, probabilities, [&](Pair(&m)[4], int column) { values.b(m, 16 * k, column); });
@@ -277,12 +279,13 @@ struct TiledForward {
     const int warp_row = static_cast<int>(threadIdx.x) / warp_lanes * 16, g = lane() / 4, t = lane() % 4;
     const QueryTile<H> tile{batch.queries(place, head), place.first, batch.keys(place, kv),
                             batch.values(place, kv),    place.first, 1};
-    const auto drop = [&](float(&scores)[tile_rows / 8][4], int first) {
+    constexpr int tiles = key_rows(D) / 8;
+    const auto drop = [&](float(&scores)[tiles][4], int first) {
       if (!batch.drops()) return;
       const SegmentDropout dropout = batch.dropout(place, head);
-      const uint32_t kept = dropout.kept_keys<tile_rows / 8>(place.first + warp_row, first);
+      const uint32_t kept = dropout.kept_keys<tiles>(place.first + warp_row, first);
       LLMTRAIN_UNROLL
-      for (int i = 0; i < tile_rows / 8; ++i) {
+      for (int i = 0; i < tiles; ++i) {
         LLMTRAIN_UNROLL
         for (int e = 0; e < 4; ++e) scores[i][e] *= dropout.factor(kept, 4 * i + e);
       }

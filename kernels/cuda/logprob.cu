@@ -99,6 +99,10 @@ struct RowSums {
   }
 };
 
+/// Elements of a row, from its start, that ScoreAndDifferentiate keeps in shared memory: two blocks fit a
+/// multiprocessor of Hopper, one any GPU.
+constexpr int64_t kept_elements = (96 << 10) / sizeof(float);
+
 /// Statistics that are not requested are not computed: whether a row's memory or its exponentials take longer was not
 /// measured.
 template <bool with_entropy, bool with_argmax, bool with_uniform>
@@ -109,6 +113,7 @@ struct ForwardRow {
   int64_t vocabulary, stride;
   float *logp, *lse, *entropy, *uniform;
   int32_t* argmax;
+  int64_t kept = 0;  ///< elements of the row that go to shared memory
 
   __device__ void operator()() const {
     const int64_t row = blockIdx.x;
@@ -117,11 +122,16 @@ struct ForwardRow {
     [[maybe_unused]] float best = -INFINITY;
     [[maybe_unused]] int best_index = 0;  // for a row of NaN
     [[maybe_unused]] double logits_sum = 0;
-    for (int64_t i = threadIdx.x * Pack::size; i < vocabulary; i += threads * Pack::size) {
-      Pack p = load_pack(x, i, vocabulary);
+    constexpr int64_t step = threads * Pack::size;
+    const int64_t first = threadIdx.x * Pack::size;
+    Pack next = load_pack(x, first, vocabulary);
+    for (int64_t i = first; i < vocabulary; i += step) {
+      Pack p = next;
+      next = load_pack(x, i + step, vocabulary);  // on its way while this one is added
       if (i + Pack::size > vocabulary) {
         for (int k = 0; k < Pack::size; ++k) p.v[k] = i + k < vocabulary ? p.v[k] : -INFINITY;
       }
+      if (i < kept) store_pack(dynamic_shared<float>(), i, i + Pack::size, p);
       if constexpr (with_uniform) {
         for (int k = 0; k < Pack::size; ++k) logits_sum += i + k < vocabulary ? p.v[k] : 0.0f;
       }
@@ -213,6 +223,7 @@ struct BackwardRow {
   const float *dlogp, *dlse, *dentropy, *duniform, *dlse_squared;
   int64_t first, count, vocabulary, stride;  ///< tokens [first, first + count) of the vocabulary
   float inverse_cap;                         ///< 1 / softcap, or 0: the cap's slope is 1 - (x / softcap)^2
+  int64_t kept = 0;                          ///< elements of the row in shared memory, each read by who stored it
 
   __device__ void operator()() const {
     const int64_t row = blockIdx.x;
@@ -227,19 +238,23 @@ struct BackwardRow {
     float from_lse = dlse != nullptr ? dlse[row] : 0.0f;
     if (dlse_squared != nullptr) from_lse += 2 * center * dlse_squared[row];
     const float constant = from_lse + from_uniform - from_logp - from_entropy * h;
+    const int64_t own = int64_t{target} - first;
+    const bool has_target = from_logp != 0 && own >= 0 && own < count && own / Pack::size % threads == threadIdx.x;
+    const float target_logit = has_target ? x[own] : 0.0f;  // before this thread overwrites it
     for (int64_t i = threadIdx.x * Pack::size; i < stride; i += threads * Pack::size) {
-      Pack p = load_pack(x, i, stride);
+      Pack p = i < kept ? load_pack(dynamic_shared<float>(), i, i + Pack::size) : load_pack(x, i, stride);
       for (int k = 0; k < Pack::size; ++k) {
         const float v = p.v[k];
         const float log_p = at_least(v - center, lowest_difference);
         float d = fmaf(expf(at_most(log_p, 0.0f)), fmaf(-from_entropy, log_p, constant), offset);
         if (inverse_cap > 0) d *= 1.0f - (v * inverse_cap) * (v * inverse_cap);
-        if (first + i + k == target && from_logp != 0)
-          d = at_target(v, center, constant, from_entropy, offset + double{from_logp});
         p.v[k] = i + k < count ? d : 0.0f;
       }
       store_pack(dlogits + row * stride, i, stride, p);
     }
+    if (!has_target) return;
+    store(dlogits + row * stride + own,
+          at_target(target_logit, center, constant, from_entropy, offset + double{from_logp}));
   }
 
   /// p - 1 of a well predicted target is small and is computed in double.
@@ -251,6 +266,55 @@ struct BackwardRow {
                               (1 - capped * capped));
   }
 };
+
+/// Both passes over a row.
+template <class Forward, class T>
+struct ScoreAndDifferentiate {
+  static constexpr int threads = row_threads;
+  Forward forward;
+  BackwardRow<T> backward;
+
+  __device__ void operator()() const {
+    forward();
+    __syncthreads();  // the row's statistics are there, and its logits have been read
+    backward();
+  }
+};
+
+/// Calls f(kernel of the forward pass).
+template <class F>
+void with_forward(const TokenStatistics& statistics, const Tensor& logits, const Tensor& targets, int64_t vocabulary,
+                  const F& f) {
+  const auto start = [&]<bool with_entropy, bool with_argmax, bool with_uniform>() {
+    f(ForwardRow<with_entropy, with_argmax, with_uniform>{
+        logits.as<float>(), targets.as<int32_t>(), vocabulary, logits.dim(1), data_or_null<float>(statistics.logp),
+        data_or_null<float>(statistics.lse), data_or_null<float>(statistics.entropy),
+        data_or_null<float>(statistics.uniform), data_or_null<int32_t>(statistics.argmax)});
+  };
+  const auto choose = [&]<bool with_entropy, bool with_argmax>() {
+    statistics.uniform.empty() ? start.template operator()<with_entropy, with_argmax, false>()
+                               : start.template operator()<with_entropy, with_argmax, true>();
+  };
+  if (statistics.entropy.empty()) {
+    statistics.argmax.empty() ? choose.template operator()<false, false>() : choose.template operator()<false, true>();
+  } else {
+    statistics.argmax.empty() ? choose.template operator()<true, false>() : choose.template operator()<true, true>();
+  }
+}
+
+/// Calls f(kernel of the backward pass).
+template <class F>
+void with_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
+                   const TokenStatistics& statistics, const TokenCotangents& cotangents, const TokenRange& tokens,
+                   float softcap, const F& f) {
+  dispatch(dlogits, [&]<class T>(T* d) {
+    f(BackwardRow<T>{d, logits.as<float>(), targets.as<int32_t>(), statistics.lse.as<float>(),
+                     data_or_null<float>(statistics.entropy), data_or_null<float>(cotangents.logp),
+                     data_or_null<float>(cotangents.lse), data_or_null<float>(cotangents.entropy),
+                     data_or_null<float>(cotangents.uniform), data_or_null<float>(cotangents.lse_squared), tokens.first,
+                     tokens.count, tokens.vocabulary, logits.dim(1), softcap > 0 ? 1.0f / softcap : 0.0f});
+  });
+}
 
 }  // namespace
 
@@ -300,23 +364,8 @@ void logprob_forward(const TokenStatistics& statistics, const Tensor& logits, co
     return Work{0, 4.0 * static_cast<double>(logits.dim(0)) * static_cast<double>(vocabulary)};
   });
   check_logits(logits, targets, statistics, vocabulary);
-  const auto start = [&]<bool with_entropy, bool with_argmax, bool with_uniform>() {
-    launch(
-        {logits.dim(0)}, stream,
-        ForwardRow<with_entropy, with_argmax, with_uniform>{
-            logits.as<float>(), targets.as<int32_t>(), vocabulary, logits.dim(1), data_or_null<float>(statistics.logp),
-            data_or_null<float>(statistics.lse), data_or_null<float>(statistics.entropy),
-            data_or_null<float>(statistics.uniform), data_or_null<int32_t>(statistics.argmax)});
-  };
-  const auto choose = [&]<bool with_entropy, bool with_argmax>() {
-    statistics.uniform.empty() ? start.template operator()<with_entropy, with_argmax, false>()
-                               : start.template operator()<with_entropy, with_argmax, true>();
-  };
-  if (statistics.entropy.empty()) {
-    statistics.argmax.empty() ? choose.template operator()<false, false>() : choose.template operator()<false, true>();
-  } else {
-    statistics.argmax.empty() ? choose.template operator()<true, false>() : choose.template operator()<true, true>();
-  }
+  with_forward(statistics, logits, targets, vocabulary,
+               [&](const auto& forward) { launch({logits.dim(0)}, stream, forward); });
 }
 
 void logprob_parts(const Tensor& parts, const Tensor& logits, const Tensor& targets, const TokenRange& tokens,
@@ -340,15 +389,24 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
   const ProfileSpan span("logprob_backward", [&] { return traffic({&logits, &dlogits}); });
   check_logits(logits, targets, statistics, tokens);
   check_logits_gradient(dlogits, logits, statistics, cotangents);
-  const int64_t rows = logits.dim(0);
-  dispatch(dlogits, [&]<class T>(T* d) {
-    launch({rows}, stream,
-           BackwardRow<T>{d, logits.as<float>(), targets.as<int32_t>(), statistics.lse.as<float>(),
-                          data_or_null<float>(statistics.entropy), data_or_null<float>(cotangents.logp),
-                          data_or_null<float>(cotangents.lse), data_or_null<float>(cotangents.entropy),
-                          data_or_null<float>(cotangents.uniform), data_or_null<float>(cotangents.lse_squared),
-                          tokens.first, tokens.count, tokens.vocabulary, logits.dim(1),
-                          softcap > 0 ? 1.0f / softcap : 0.0f});
+  with_backward(dlogits, logits, targets, statistics, cotangents, tokens, softcap,
+                [&](const auto& backward) { launch({logits.dim(0)}, stream, backward); });
+}
+
+void logprob_forward_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
+                              const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
+                              float softcap, Stream& stream) {
+  const ProfileSpan span("logprob_forward_backward", [&] { return traffic({&logits, &dlogits}); });
+  check_logits(logits, targets, statistics, vocabulary);
+  check_logits_gradient(dlogits, logits, statistics, cotangents);
+  const int64_t kept = std::min(vocabulary, kept_elements);
+  const auto bytes = static_cast<int>(blocks_for(kept, Pack::size) * Pack::size * int64_t{sizeof(float)});
+  with_forward(statistics, logits, targets, vocabulary, [&]<class Forward>(Forward forward) {
+    with_backward(dlogits, logits, targets, statistics, cotangents, vocabulary, softcap,
+                  [&]<class T>(BackwardRow<T> backward) {
+                    forward.kept = backward.kept = kept;
+                    launch({logits.dim(0)}, stream, ScoreAndDifferentiate<Forward, T>{forward, backward}, bytes);
+                  });
   });
 }
 

@@ -343,4 +343,11 @@ void logprob_backward(const Tensor& dlogits, const Tensor& logits, const Tensor&
   });
 }
 
+void logprob_forward_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
+                              const TokenStatistics& statistics, const TokenCotangents& cotangents, int64_t vocabulary,
+                              float softcap, Stream& stream) {
+  logprob_forward(statistics, logits, targets, vocabulary, stream);
+  logprob_backward(dlogits, logits, targets, statistics, cotangents, vocabulary, softcap, stream);
+}
+
 }  // namespace llmtrain

@@ -40,10 +40,10 @@ Dropout Block::residual_dropout(const Context& ctx, int branch) const {
 }
 
 void Block::forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved,
-                    BlockSaved& all) const {
+                    BlockSaved& all, const JoinedNorms& joined) const {
   Arena::Frame frame(ctx.arena);
   allocate_dropped(all, frame, *this, saved, compute_type(ctx), ctx.planned_rows(batch));
-  run_forward(ctx, batch, rope, {saved, all, output});
+  run_forward(ctx, batch, rope, {saved, all, output, joined});
 }
 
 void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
@@ -52,12 +52,12 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   const BlockSaved &kept = pass.kept, &all = pass.all;
   const int64_t n = batch.tokens;
   const Tensor input = first_rows(all.input, n), middle = first_rows(all.middle, n);
-  const Tensor attention_input = first_rows(all.attention_input, n), mlp_input = first_rows(all.mlp_input, n);
+  const Tensor attention_input = pass.attention_input(n), mlp_input = first_rows(all.mlp_input, n);
   Arena::Frame frame(ctx.arena);
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
   const Tensor attention_delta = all.delta.empty() ? delta : first_rows(all.delta, n);
 
-  if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
+  if (pass.computes_attention_input()) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
   if (pass.computes(kept.attention.front().qkv))
     attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   if (pass.computes(kept.middle)) {
@@ -69,7 +69,7 @@ void Block::run_forward(Context& ctx, const Batch& batch, const Rope& rope, cons
   }
   forward_hidden(ctx, batch, mlp_input, pass);
   if (!pass.again() || (sandwich && kept.mlp_output.empty())) project_mlp(ctx, batch, delta, mlp_input, pass);
-  if (!pass.again()) residual_add(pass.output, middle, delta, batch, residual_dropout(ctx, 1), ctx.stream);
+  if (!pass.again()) add_last_branch(ctx, batch, pass, middle, delta);
 }
 
 void Block::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, const ForwardPass& pass) const {
@@ -82,6 +82,17 @@ void Block::forward_hidden(Context& ctx, const Batch& batch, const Tensor& x, co
 /// delta [N, C]: output of a branch, or its gradient.
 void Block::scale_branch(const Tensor& delta, Stream& stream) const {
   if (branch_scale != 1) set_block(delta, {}, delta, branch_scale, stream);
+}
+
+/// Computes the output: in, the sum before, and delta [N, C], which is that of the last branch.
+void Block::add_last_branch(Context& ctx, const Batch& batch, const ForwardPass& pass, const Tensor& in,
+                            const Tensor& delta) const {
+  const JoinedNorms& joined = pass.joined;
+  const ResidualBranch branch{delta, batch, residual_dropout(ctx, 1)};
+  if (joined.next == nullptr) return residual_add(pass.output, in, delta, batch, branch.dropout, ctx.stream);
+  if (joined.next->exists()) joined.next->acquire(ctx.params);
+  joined.next->forward_sum(ctx, first_rows(joined.normed, batch.tokens), pass.output, *joined.next_saved, in, branch);
+  if (joined.next->exists()) joined.next->release(ctx.params);
 }
 
 /// delta [N, C]: output of the attention branch, before dropout.
@@ -187,12 +198,12 @@ void Block::backward_mlp(Context& ctx, const Batch& batch, const Tensor& dx, con
 void Block::forward_parallel(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const {
   const BlockSaved &kept = pass.kept, &all = pass.all;
   const int64_t n = batch.tokens;
-  const Tensor input = first_rows(all.input, n), attention_input = first_rows(all.attention_input, n);
+  const Tensor input = first_rows(all.input, n), attention_input = pass.attention_input(n);
   const Tensor mlp_input = shares_norm() ? attention_input : first_rows(all.mlp_input, n);
   Arena::Frame frame(ctx.arena);
   const Tensor delta = frame.take(attention_input.dtype, {n, channels});
 
-  if (pass.computes(kept.attention_input)) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
+  if (pass.computes_attention_input()) norm1.forward(ctx, attention_input, input, all.norm1, pass.again());
   if (pass.computes(kept.attention.front().qkv)) {
     attention.forward_heads(ctx, batch, attention_input, rope, all.attention);
   }
@@ -204,12 +215,12 @@ void Block::forward_parallel(Context& ctx, const Batch& batch, const Rope& rope,
   forward_hidden(ctx, batch, mlp_input, pass);
   if (pass.again()) return;
   project_mlp(ctx, batch, delta, mlp_input, pass);
-  residual_add(pass.output, pass.output, delta, batch, residual_dropout(ctx, 1), ctx.stream);
+  add_last_branch(ctx, batch, pass, pass.output, delta);
 }
 
 void Block::backward_parallel(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
                               const ForwardPass& pass, const Gradients& wanted) const {
-  const auto& [kept, saved, output] = pass;
+  const BlockSaved &kept = pass.kept, &saved = pass.all;
   const int64_t n = batch.tokens;
   const Tensor input = first_rows(saved.input, n), attention_input = first_rows(saved.attention_input, n);
   const Tensor mlp_input = shares_norm() ? attention_input : first_rows(saved.mlp_input, n);
@@ -266,7 +277,7 @@ void Block::forward_post_norm(Context& ctx, const Batch& batch, const Rope& rope
 
 void Block::backward_post_norm(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope,
                                const ForwardPass& pass, const Gradients& wanted) const {
-  const auto& [kept, saved, output] = pass;
+  const BlockSaved &kept = pass.kept, &saved = pass.all;
   const int64_t n = batch.tokens;
   const Tensor attention_input = first_rows(saved.attention_input, n), mlp_input = first_rows(saved.mlp_input, n);
   Arena::Frame frame(ctx.arena);

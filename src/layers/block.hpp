@@ -28,6 +28,15 @@ struct BlockSaved {
   NormSaved post_mlp;
 };
 
+/// Norms that pre-norm blocks join to the sums before them, so that a sum is not read back from memory. `normed` is
+/// fp32 or compute dtype [N, C], like the blocks' inputs to attention.
+struct JoinedNorms {
+  Tensor normed;               ///< norm1 of the block's input, if has_input; at the end the next norm of its output
+  bool has_input = false;      ///< the block before has computed norm1
+  const Norm* next = nullptr;  ///< the norm of the output; null: it runs later
+  const NormSaved* next_saved = nullptr;
+};
+
 /// One transformer layer. Pre-norm: x += attention(norm1(x)); x += mlp(norm2(x)). Post-norm (Vaswani et al. 2017):
 /// x = norm1(x + attention(x)); x = norm2(x + mlp(x)). The MLP may be a mixture of experts. Sandwich norms (Gemma 2)
 /// are pre-norm with x += post_attention(attention(norm1(x))); x += post_mlp(mlp(norm2(x))), and OLMo 2 has these
@@ -93,7 +102,7 @@ struct Block {
   /// saved.input -> output (fp32 [N, C]). `saved`, in both passes, holds the tensors that plan_kept registered; `all`
   /// gets these and the dropped ones, and may serve one block after the other.
   void forward(Context& ctx, const Batch& batch, const Tensor& output, const Rope& rope, const BlockSaved& saved,
-               BlockSaved& all) const;
+               BlockSaved& all, const JoinedNorms& joined = {}) const;
   /// Gradients that the backward pass forms: those between its end and the first trained parameter, or all if that of
   /// the block's input is needed.
   struct Gradients {
@@ -116,7 +125,12 @@ struct Block {
     const BlockSaved& kept;
     const BlockSaved& all;
     const Tensor& output;
+    JoinedNorms joined = {};
     bool again() const { return output.empty(); }
+    Tensor attention_input(int64_t rows) const {
+      return first_rows(joined.has_input ? joined.normed : all.attention_input, rows);
+    }
+    bool computes_attention_input() const { return !joined.has_input && computes(kept.attention_input); }
     bool computes(const Tensor& kept_tensor) const { return !again() || kept_tensor.empty(); }
   };
   /// Dtype of the branches' outputs.
@@ -132,6 +146,8 @@ struct Block {
   void backward_sandwich(Context& ctx, const Norm& norm, const Tensor& ddelta, const Tensor& output,
                          const NormSaved& saved) const;
   void scale_branch(const Tensor& delta, Stream& stream) const;
+  void add_last_branch(Context& ctx, const Batch& batch, const ForwardPass& pass, const Tensor& in,
+                       const Tensor& delta) const;
   void forward_parallel(Context& ctx, const Batch& batch, const Rope& rope, const ForwardPass& pass) const;
   void backward_parallel(Context& ctx, const Batch& batch, const Tensor& dx, const Rope& rope, const ForwardPass& pass,
                          const Gradients& wanted) const;

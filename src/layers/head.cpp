@@ -65,6 +65,10 @@ void Head::logit_gradients(Context& ctx, const Batch& batch, const Tensor& dlogi
                            const TokenStatistics& statistics, const TokenCotangents& cotangents) const {
   logprob_backward(dlogits, logits, batch.targets, statistics, cotangents, tokens(), softcap / ctx.temperature,
                    ctx.stream);
+  scale_gradients(ctx, batch, dlogits);
+}
+
+void Head::scale_gradients(Context& ctx, const Batch& batch, const Tensor& dlogits) const {
   if (is_tempered(ctx, batch.kept)) temper_gradient(dlogits, ctx.temperature, batch.kept, tokens(), ctx.stream);
   if (scale != 1) set_block(dlogits, {}, dlogits, scale, ctx.stream);
 }
@@ -113,11 +117,13 @@ void Head::forward_backward(Context& ctx, const Batch& batch, const Tensor& dx, 
       const TokenStatistics stats = statistics.rows(first + begin, count);
       const Batch own = batch.rows(first + begin, count);
       tempered_logits(ctx, own, rows, x.rows(first + begin, count));
-      logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
       const TokenCotangents own_cotangents = cotangents.rows(first + begin, count);
       if (ctx.logit_loss == nullptr) {
-        logit_gradients(ctx, own, drows, rows, stats, own_cotangents);
+        logprob_forward_backward(drows, rows, own.targets, stats, own_cotangents, vocabulary, softcap / ctx.temperature,
+                                 ctx.stream);
+        scale_gradients(ctx, own, drows);
       } else {
+        logprob_forward(stats, rows, own.targets, vocabulary, ctx.stream);
         ctx.logit_loss->differentiate({own, first + begin, rows, drows, stats, own_cotangents, vocabulary, softcap},
                                       ctx.stream);
         if (scale != 1) set_block(drows, {}, drows, scale, ctx.stream);

@@ -81,6 +81,8 @@ struct Head {
 
  private:
   void logits(Context& ctx, const Batch& batch, const Tensor& out, const Tensor& x) const;
+  /// Turns the gradient of tempered logits into that of the product.
+  void scale_gradients(Context& ctx, const Batch& batch, const Tensor& dlogits) const;
   int64_t budget_columns() const { return split_columns > 0 ? split_columns : columns(); }
   /// True if an adapter's inputs are masked.
   bool drops(bool training) const {

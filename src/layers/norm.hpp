@@ -41,6 +41,11 @@ struct Norm {
 
   bool exists() const { return weight.exists(); }
   bool is_trained() const { return weight.is_trained() || bias.is_trained(); }
+  /// True if this rank holds weight and bias all the time: to acquire them gathers nothing.
+  bool is_whole(const ParamStore& params) const {
+    const auto whole = [&](const ParamRef& p) { return !p.exists() || params.units()[p.unit].whole; };
+    return whole(weight) && whole(bias);
+  }
   /// Acquires the units of weight and bias, which differ if only one of them is trained.
   void acquire(ParamStore& params) const {
     params.acquire(weight.unit);

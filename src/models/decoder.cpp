@@ -168,6 +168,13 @@ void Decoder::start(Stream& stream) {
   for (const Rope* rope : {&rope_, &local_rope_}) rope->start(stream);
 }
 
+const Norm* Decoder::joined_norm(const ParamStore& params, size_t layer) const {
+  const bool last = layer + 1 == blocks_.size();
+  if (!blocks_[layer].pre_norm || (last && !shape_.final_norm)) return nullptr;
+  const Norm& norm = last ? final_norm_ : blocks_[layer + 1].norm1;
+  return norm.is_whole(params) ? &norm : nullptr;
+}
+
 void Decoder::forward(Context& ctx, const Batch* batch) {
   const int layers = static_cast<int>(blocks_.size());
   enter(ctx);
@@ -182,6 +189,7 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
     }
   }
   embedding_units_.release(ctx.params);
+  JoinedNorms joined{hidden_};
   for (int layer = 0; layer < layers; ++layer) {
     const bool last = layer + 1 == layers;
     block_units(layer).acquire(ctx.params);
@@ -193,7 +201,10 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
       // separate buffer, since it is the next block's input.
       const bool shares = layer + 1 < shared_layers_;
       const Tensor output = first_rows(last || shares ? output_ : saved(layer + 1).input, batch->tokens);
-      block.forward(ctx, *batch, output, rope_of(layer), saved(layer), pass_);
+      joined.next = joined_norm(ctx.params, static_cast<size_t>(layer));
+      joined.next_saved = last ? &final_saved_ : &saved(layer + 1).norm1;
+      block.forward(ctx, *batch, output, rope_of(layer), saved(layer), pass_, joined);
+      joined.has_input = joined.next != nullptr;
       if (shares) cast(first_rows(saved(layer).input, batch->tokens), output, ctx.stream);
     } else if (block.experts) {
       block.experts->forward_idle(ctx, hidden_.dtype, saved(layer).experts);
@@ -205,7 +216,7 @@ void Decoder::forward(Context& ctx, const Batch* batch) {
     return;
   }
   final_norm_.acquire(ctx.params);
-  if (batch != nullptr) {
+  if (batch != nullptr && !joined.has_input) {
     final_norm_.forward(ctx, first_rows(hidden_, batch->tokens), first_rows(output_, batch->tokens), final_saved_);
   }
   final_norm_.release(ctx.params);

@@ -204,6 +204,8 @@ class Decoder : public Model {
   /// True if the backward pass needs the gradient of a layer's input.
   bool input_gradient(int layer) const { return layer > backward_end_ || embedding_.is_trained(); }
   void find_head_units();
+  /// Norm of a layer's output, if it can be joined to the layer's last sum; else null.
+  const Norm* joined_norm(const ParamStore& params, size_t layer) const;
   /// Index in KvCache::norms of the first matrix of a layer's block; the head follows the last layer.
   size_t kept_norms_of(int layer, size_t block) const {
     const ExpertsConfig& experts = shape_.config.experts;

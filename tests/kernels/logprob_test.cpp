@@ -62,6 +62,41 @@ TEST_P(Logprob, GradientsAgreeWithDouble) {
   }
 }
 
+TEST_P(Logprob, OneKernelHasTheBitsOfTwo) {
+  const Rows& x = shape(GetParam());
+  for (const DType dtype : {DType::f32, DType::bf16}) {  // fp32 in place
+    for (const bool all : {false, true}) {
+      const auto run = [&](bool one, float softcap) {
+        Kernel kernel(x);
+        const DeviceTensor separate(dtype, {x.rows, x.columns});
+        const Tensor d = dtype == DType::f32 ? kernel.logits.tensor : separate.tensor;
+        const TokenStatistics plain{kernel.logp.tensor, kernel.lse.tensor, {}, {}};
+        const TokenStatistics statistics = all ? kernel.statistics() : plain;
+        const TokenCotangents c = all ? kernel.cotangents() : TokenCotangents{kernel.dlogp.tensor, {}, {}};
+        if (one) {
+          logprob_forward_backward(d, kernel.logits.tensor, kernel.targets.tensor, statistics, c, x.vocabulary, softcap,
+                                   stream());
+        } else {
+          logprob_forward(statistics, kernel.logits.tensor, kernel.targets.tensor, x.vocabulary, stream());
+          logprob_backward(d, kernel.logits.tensor, kernel.targets.tensor, statistics, c, x.vocabulary, softcap,
+                           stream());
+        }
+        Values results = dtype == DType::f32 ? kernel.logits.values() : separate.values();
+        for (const DeviceTensor* t : {&kernel.logp, &kernel.lse}) {
+          const Values values = t->values();
+          results.insert(results.end(), values.begin(), values.end());
+        }
+        return results;
+      };
+      const Values expected = run(false, 50);
+      EXPECT_EQ(run(true, 50), expected);
+      if (all && x.vocabulary > 1) {
+        EXPECT_NE(run(true, 0), expected) << "control: without the cap";
+      }
+    }
+  }
+}
+
 // The naive gradient itself, compared with differences.
 TEST_P(Logprob, NaiveGradientIsTheSlope) {
   Rows x = shape(GetParam());

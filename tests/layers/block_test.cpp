@@ -99,6 +99,51 @@ TEST_P(BlockLayer, AMistakeIsSeen) {
   expect_wrong_gradients(layer);
 }
 
+/// Two equal blocks, whose norms are joined to the sums before them or run on their own.
+std::vector<float> output_of_two(Norms norms, bool parallel, bool joined, bool other_norm = false,
+                                 bool no_norm = false) {
+  BlockUnderTest test;
+  test.dropout = 0.3;
+  LayerCase c = test.layer(norms, NormKind::layernorm);
+  test.block.parallel = parallel;
+  Tensor normed, first;
+  NormSaved next_saved;
+  c.plan = [&, plan = c.plan](Arena& arena, int64_t n) {
+    arena.add(normed, MemoryCategory::activations, "normed", DType::f32, {n, c.y_columns});
+    arena.add(first, MemoryCategory::activations, "first", DType::f32, {n, c.y_columns});
+    plan_kept(arena, test.block.norm1, next_saved, DType::f32, n, Recompute::none, "next");
+    return plan(arena, n);
+  };
+  c.forward = [&](Context& ctx, const Batch& batch, const Tensor& y, const Tensor& x) {
+    ctx.training = true;
+    test.rope.start(ctx.stream);
+    const auto run = [&](const Tensor& to, const JoinedNorms& norms_of_sums) {
+      test.block.forward(ctx, batch, to, test.rope, test.saved, test.all, norms_of_sums);
+    };
+    if (no_norm) test.block.norm1 = Norm();  // OLMo 2
+    const Norm& norm1 = test.block.norm1;
+    const Norm& last = other_norm ? test.block.norm2 : norm1;
+    cast(test.saved.input, x, ctx.stream);
+    run(first, joined ? JoinedNorms{normed, false, &norm1, &test.saved.norm1} : JoinedNorms{});
+    cast(test.saved.input, first, ctx.stream);
+    run(first, joined ? JoinedNorms{normed, true, &last, &next_saved} : JoinedNorms{});
+    if (!joined) last.forward(ctx, normed, first, next_saved);
+    cast(y, normed, ctx.stream);
+  };
+  return output_at(c, 1, 0);
+}
+
+// Whether a norm can be joined depends on which rank has its weights: the bits do not.
+TEST(BlockNorms, JoinedToSumsHaveTheSameBits) {
+  for (const Norms norms : {Norms::before, Norms::sandwich}) {
+    EXPECT_EQ(output_of_two(norms, false, true), output_of_two(norms, false, false));
+    EXPECT_NE(output_of_two(norms, false, true, true), output_of_two(norms, false, false)) << "control";
+  }
+  EXPECT_EQ(output_of_two(Norms::before, true, true), output_of_two(Norms::before, true, false));
+  EXPECT_EQ(output_of_two(Norms::sandwich, false, true, false, true),
+            output_of_two(Norms::sandwich, false, false, false, true));
+}
+
 /// With weights next to nothing each branch adds its bias, 1.
 std::vector<float> sum_of_biases(double dropout, int layer, uint64_t seed, int64_t step) {
   BlockUnderTest test;

@@ -247,12 +247,14 @@ void Generator::plan(Arena& arena, DType compute) {
 
 void Generator::check(const GenerationRequest& request) const {
   LLMTRAIN_CHECK(!(request.slides && capacity_.cache), "the cache of a text has its first tokens");
-  LLMTRAIN_CHECK(!(request.agree && request.gives_logp), "log-probabilities are of a rank's own tokens");
+  LLMTRAIN_CHECK(!(request.agree && (request.gives_logp || request.records_logp)),
+                 "log-probabilities are of a rank's own tokens");
   LLMTRAIN_CHECK(!(request.agree && request.ranks != nullptr),
                  "either all ranks have the same prompts or each has different ones");
-  LLMTRAIN_CHECK(!request.records_logp || (capacity_.records_logp && request.sampling.repetition_penalty == 1 &&
-                                           request.sampling.no_repeat_ngram == 0),
-                 "log-probabilities are not recorded here");
+  LLMTRAIN_CHECK(
+      !request.records_logp || (capacity_.records_logp && !request.gives_logp &&
+                                request.sampling.repetition_penalty == 1 && request.sampling.no_repeat_ngram == 0),
+      "log-probabilities are not recorded here");
   const int64_t beams = request.beams.beams;
   if (beams == 1) return;
   LLMTRAIN_CHECK(!request.records_logp && !request.gives_logp && !request.on_token && !request.agree,

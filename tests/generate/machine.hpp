@@ -52,6 +52,7 @@ class RecordedModel : public Model {
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override {
     if (as_training) ctx.role = ProductRole::training;
     model_->logits(ctx, batch, rows, out);
+    if (!records) return;
     std::vector<float> values(static_cast<size_t>(out.numel()));
     copy_to_host(values.data(), out.data, out.bytes(), ctx.stream);
     ctx.stream.synchronize();
@@ -61,6 +62,7 @@ class RecordedModel : public Model {
   double flops_per_token(int64_t sequence_length) const override { return model_->flops_per_token(sequence_length); }
 
   bool as_training = false;
+  bool records = true;
   std::vector<std::vector<float>> kept;  ///< a row per text per pass
 
  private:
@@ -89,6 +91,13 @@ class Machine {
 
   std::vector<Continuation> run(const GenerationRequest& request) {
     return generator_.run(params_, arena_, stream(), request);
+  }
+  /// Without copies of logits, which make the host wait.
+  std::vector<Continuation> run_alone(const GenerationRequest& request) {
+    model_->records = false;
+    std::vector<Continuation> all = run(request);
+    model_->records = true;
+    return all;
   }
   const Arena& plan() const { return arena_; }
   /// Number of rows of logits since the last call of logits().

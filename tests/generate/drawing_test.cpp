@@ -1,0 +1,55 @@
+// The tokens of texts are those that the definition draws from their logits, wherever they are drawn.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "generate/machine.hpp"
+
+namespace llmtrain {
+namespace {
+
+using test::Machine;
+using test::request_of;
+
+/// Tokens of a prompt by its logits, one token after the other.
+std::vector<int32_t> tokens_of(const std::vector<float>& logits, const GenerationRequest& request, size_t prompt,
+                               const SamplingOptions& sampling) {
+  const uint64_t key = random_key(request.seed, RandomPurpose::sampling, static_cast<uint64_t>(request.step), prompt);
+  std::vector<int32_t> text = request.prompts[prompt], tokens;
+  constexpr size_t width = 64;
+  for (size_t begin = 0; begin < logits.size(); begin += width) {
+    std::vector<float> row(logits.begin() + static_cast<std::ptrdiff_t>(begin),
+                           logits.begin() + static_cast<std::ptrdiff_t>(begin + test::vocabulary));
+    penalize_repetition(row, text, sampling.repetition_penalty);
+    tokens.push_back(sample_token(row, sampling, random_bits(key, 0, tokens.size())));
+    text.push_back(tokens.back());
+  }
+  return tokens;
+}
+
+TEST(Drawing, GivesTheTokensOfTheDefinition) {
+  Machine machine({"model.family=llama"}, DType::f32, 5, 48);
+  int moved = 0;
+  for (const SamplingOptions& sampling :
+       std::vector<SamplingOptions>{{.temperature = 0},
+                                    {},
+                                    {.temperature = 0.8, .top_k = 9},
+                                    {.temperature = 1.2, .top_p = 0.9},
+                                    {.min_p = 0.05},
+                                    {.temperature = 0.9, .repetition_penalty = 1.3}}) {
+    GenerationRequest request = request_of(12);
+    request.sampling = sampling;
+    const auto logits = machine.logits(request);
+    const std::vector<Continuation> all = machine.run(request);
+    SamplingOptions other = sampling;
+    other.temperature += 0.7;
+    for (size_t p = 0; p < all.size(); ++p) {
+      EXPECT_EQ(all[p].tokens, tokens_of(logits[p], request, p, sampling)) << "prompt " << p;
+      moved += all[p].tokens != tokens_of(logits[p], request, p, other) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(moved, 10) << "control: another temperature";
+}
+
+}  // namespace
+}  // namespace llmtrain

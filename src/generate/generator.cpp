@@ -241,7 +241,7 @@ Generator::Generator(Model& model, const GeneratorCapacity& capacity)
 
 void Generator::plan(Arena& arena, DType compute) {
   if (capacity_.cache) cache_.plan(arena, model_, compute, capacity_.kv_heads);
-  batch_.plan(arena, rows(), rows());
+  batch_.plan(arena, rows(), rows(), 0, 1, 2 * capacity_.sequences);
   drawer_.plan(arena);
 }
 
@@ -316,18 +316,20 @@ void Generator::run_idle(Context& ctx) {
   model_.logits(ctx, nullptr, {}, {});
 }
 
-/// Gives texts that wait for the pass of another text over their common prompt its keys and logits.
-void Generator::follow_leaders(std::span<GeneratedText> texts, std::vector<Draw>& draws, Stream& stream) const {
+/// Gives texts that wait for the pass of another text over their common prompt its logits. Their keys follow it.
+std::vector<Generator::Follower> Generator::follow_leaders(std::span<GeneratedText> texts, std::vector<Draw>& draws) {
+  std::vector<Follower> followers;
   for (GeneratedText& text : texts) {
     if (text.running && text.slot < 0) break;
     if (text.leader == nullptr) continue;
     const auto led = std::ranges::find(draws, text.leader, &Draw::text);
     if (led == draws.end()) continue;
-    cache_.copy(text.slot, text.leader->slot, text.leader->cached, stream);
+    followers.push_back({&text, text.leader});
     text.cached = text.leader->cached;
     draws.push_back({&text, led->row});
     text.leader = nullptr;
   }
+  return followers;
 }
 
 /// Reads tokens of texts, and generates one more token of each text that has been read.
@@ -356,10 +358,13 @@ void Generator::run_pass(Context& ctx, Pass pass, std::span<const TextPortion> p
     rows.push_back(static_cast<int64_t>(host.ids.size()) - 1);
   }
   if (capacity_.selects() && pass == Pass::prefill) cache_.set_budgets(portions, ctx.stream);
-  const Batch batch = batch_.upload(host, ctx.stream);
+  std::vector<Follower> followers;
+  if (pass != Pass::decode) followers = follow_leaders(texts, draws);
+  const Batch batch = batch_.upload(host, ctx.stream, TokenDrawer::numbers(draws, request));
   model_.forward(ctx, &batch);
-  if (pass != Pass::decode) follow_leaders(texts, draws, ctx.stream);
-  drawer_.draw(ctx, batch, rows, draws, request, cache_);
+  for (const auto& [text, leader] : followers) cache_.copy(text->slot, leader->slot, leader->cached, ctx.stream);
+  drawer_.compute(ctx, batch, rows, batch_.numbers(), request);
+  drawer_.take(ctx, std::ssize(rows), draws, request, cache_);
 }
 
 }  // namespace llmtrain

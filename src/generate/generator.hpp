@@ -35,7 +35,11 @@ class Generator {
   void check(const GenerationRequest& request) const;
   void run_pass(Context& ctx, Pass pass, std::span<const TextPortion> portions, std::span<GeneratedText> texts,
                 const GenerationRequest& request);
-  void follow_leaders(std::span<GeneratedText> texts, std::vector<Draw>& draws, Stream& stream) const;
+  /// A text that gets the keys of another one.
+  struct Follower {
+    GeneratedText *text, *leader;
+  };
+  static std::vector<Follower> follow_leaders(std::span<GeneratedText> texts, std::vector<Draw>& draws);
   void run_idle(Context& ctx);
 
   Model& model_;

@@ -38,6 +38,10 @@ void exclude_repeated_ngrams(std::span<float> logits, std::span<const int32_t> t
   }
 }
 
+TokenFilters filters_of(const SamplingOptions& options) {
+  return {options.temperature, options.top_k, options.top_p, options.min_p};
+}
+
 size_t highest(std::span<const float> logits) { return highest_logit(logits); }
 
 std::vector<double> token_weights(std::span<const float> logits, const SamplingOptions& options) {

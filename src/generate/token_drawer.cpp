@@ -125,7 +125,6 @@ void advance_beams(const RowsOfLogits& logits, std::span<const Draw> draws, cons
 void TokenDrawer::plan(Arena& arena) {
   const int64_t sequences = capacity_.sequences, rows = capacity_.vocabulary_rows;
   arena.add(logits_, MemoryCategory::activations, "generation.logits", DType::f32, {sequences, rows});
-  arena.add(draws_, MemoryCategory::activations, "generation.draws", DType::u32, {sequences, 2});
   const int64_t of_draw = capacity_.records_logp ? 2 + (rows + 31) / 32 : 1;
   arena.add(results_, MemoryCategory::activations, "generation.results", DType::u32, {sequences, of_draw});
 }
@@ -154,18 +153,44 @@ TokenDrawer::Results TokenDrawer::results(int64_t count, const GenerationRequest
   return results;
 }
 
-void TokenDrawer::draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<const Draw> draws,
-                       const GenerationRequest& request, const GenerationCache& cache) {
+std::vector<uint32_t> TokenDrawer::numbers(std::span<const Draw> draws, const GenerationRequest& request) {
+  std::vector<uint32_t> numbers;
+  if (!draws_on_device(request)) return numbers;
+  for (const Draw& draw : draws) {
+    numbers.push_back(static_cast<uint32_t>(draw.row));
+    numbers.push_back(bits_of(*draw.text, request));
+  }
+  return numbers;
+}
+
+void TokenDrawer::compute(Context& ctx, const Batch& batch, std::span<const int64_t> rows, const Tensor& numbers,
+                          const GenerationRequest& request) const {
   if (rows.empty()) {  // prompts that are not at their end yet
     if (request.ranks != nullptr) model_.logits(ctx, nullptr, {}, {});
     return;
   }
   if (!request.records_logp) ctx.role = ProductRole::decoding;  // one row per text
   ProfileSpan phase(SpanKind::phase, "head");
-  const Tensor logits = logits_.rows(0, static_cast<int64_t>(rows.size()));
+  const Tensor logits = logits_.rows(0, std::ssize(rows));
   model_.logits(ctx, &batch, rows, logits);
+  if (!draws_on_device(request)) return;
   phase.next("drawing");
-  if (draws_on_device(request)) return sample(ctx, logits, draws, request);
+  if (request.records_logp && request.sampling.temperature > 0 && request.sampling.temperature != 1) {
+    temper_logits(logits, static_cast<float>(request.sampling.temperature), {}, request.vocabulary, ctx.stream);
+  }
+  const int64_t count = numbers.numel() / 2;
+  const Results drawn = results(count, request);
+  sample_tokens(drawn.tokens, drawn.kept, logits, Tensor(numbers.data, DType::u32, {count, 2}), request.vocabulary,
+                filters(request), ctx.stream);
+  record(ctx, logits, drawn, request);
+}
+
+void TokenDrawer::take(Context& ctx, int64_t rows, std::span<const Draw> draws, const GenerationRequest& request,
+                       const GenerationCache& cache) {
+  if (draws.empty()) return;
+  const ProfileSpan phase(SpanKind::phase, "drawing");
+  const Tensor logits = logits_.rows(0, rows);
+  if (draws_on_device(request)) return take_results(ctx, logits, draws, request);
   float* values = logits.as<float>();
   if (!device_memory_is_host()) {
     if (host_logits_.bytes() == 0) host_logits_ = PinnedBuffer(logits_.bytes());
@@ -179,30 +204,6 @@ void TokenDrawer::draw(Context& ctx, const Batch& batch, std::span<const int64_t
   sample_on_host(host, draws, request);
 }
 
-/// Draws tokens of the logits, and with records_logp computes their log-probabilities and the tokens that were kept.
-void TokenDrawer::sample(Context& ctx, const Tensor& logits, std::span<const Draw> draws,
-                         const GenerationRequest& request) {
-  const auto count = static_cast<int64_t>(draws.size());
-  if (host_draws_.bytes() == 0) {
-    host_draws_ = PinnedBuffer(draws_.bytes());
-    host_results_ = PinnedBuffer(results_.bytes());
-  }
-  auto* const given = static_cast<uint32_t*>(host_draws_.data());
-  for (size_t i = 0; i < draws.size(); ++i) {
-    given[2 * i] = static_cast<uint32_t>(draws[i].row);
-    given[2 * i + 1] = bits_of(*draws[i].text, request);
-  }
-  const Tensor all = draws_.rows(0, count);
-  copy_to_device(all.data, given, all.bytes(), ctx.stream);
-  if (request.records_logp && request.sampling.temperature > 0 && request.sampling.temperature != 1) {
-    temper_logits(logits, static_cast<float>(request.sampling.temperature), {}, request.vocabulary, ctx.stream);
-  }
-  const Results drawn = results(count, request);
-  sample_tokens(drawn.tokens, drawn.kept, logits, all, request.vocabulary, filters(request), ctx.stream);
-  record(ctx, logits, drawn, request);
-  take(ctx, logits, draws, drawn, request);
-}
-
 /// Computes log-probabilities under the tokens that were kept, if these are recorded.
 void TokenDrawer::record(Context& ctx, const Tensor& logits, const Results& drawn,
                          const GenerationRequest& request) const {
@@ -212,8 +213,10 @@ void TokenDrawer::record(Context& ctx, const Tensor& logits, const Results& draw
 }
 
 /// Waits for the results, and appends them to the texts.
-void TokenDrawer::take(Context& ctx, const Tensor& logits, std::span<const Draw> draws, const Results& drawn,
-                       const GenerationRequest& request) {
+void TokenDrawer::take_results(Context& ctx, const Tensor& logits, std::span<const Draw> draws,
+                               const GenerationRequest& request) {
+  const Results drawn = results(std::ssize(draws), request);
+  if (host_results_.bytes() == 0) host_results_ = PinnedBuffer(results_.bytes());
   copy_to_host(host_results_.data(), drawn.all.data, drawn.all.bytes(), ctx.stream);
   ctx.stream.synchronize();
   auto* const tokens = static_cast<int32_t*>(host_results_.data());

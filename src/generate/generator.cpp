@@ -11,6 +11,7 @@
 #include "core/progress.hpp"
 #include "device/device.hpp"
 #include "generate/generated_text.hpp"
+#include "generate/token_filters.hpp"
 
 namespace llmtrain {
 
@@ -268,6 +269,7 @@ void Generator::check(const GenerationRequest& request) const {
 std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Stream& stream,
                                          const GenerationRequest& request) {
   check(request);
+  choose_graphs(params, request);
   Context ctx{params, arena, stream, request.seed, request.step, false};
   if (capacity_.cache) {
     cache_.keys().forget_norms();
@@ -308,6 +310,19 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
   }
   if (failure) std::rethrow_exception(failure);
   return request.on_end ? std::vector<Continuation>() : schedule.take_results();
+}
+
+/// Passes over prompts come first in a run: they gather weights, and compute what the cache keeps of these.
+void Generator::choose_graphs(const ParamStore& params, const GenerationRequest& request) {
+  const bool used = capacity_.graphs && Graph::available() && !capacity_.selects() && request.ranks == nullptr &&
+                    params.units().policy().whole_weights && TokenDrawer::draws_on_device(request);
+  const Recorded wanted{&params, filters_of(request.sampling), request.records_logp, request.vocabulary};
+  if (!used) {
+    graphs_.reset();
+  } else if (!graphs_ || wanted != recorded_) {
+    graphs_.emplace();
+  }
+  recorded_ = wanted;
 }
 
 /// Takes part in a pass of other ranks.
@@ -361,9 +376,16 @@ void Generator::run_pass(Context& ctx, Pass pass, std::span<const TextPortion> p
   std::vector<Follower> followers;
   if (pass != Pass::decode) followers = follow_leaders(texts, draws);
   const Batch batch = batch_.upload(host, ctx.stream, TokenDrawer::numbers(draws, request));
-  model_.forward(ctx, &batch);
-  for (const auto& [text, leader] : followers) cache_.copy(text->slot, leader->slot, leader->cached, ctx.stream);
-  drawer_.compute(ctx, batch, rows, batch_.numbers(), request);
+  const auto work = [&] {
+    model_.forward(ctx, &batch);
+    for (const auto& [text, leader] : followers) cache_.copy(text->slot, leader->slot, leader->cached, ctx.stream);
+    drawer_.compute(ctx, batch, rows, batch_.numbers(), request);
+  };
+  if (pass == Pass::decode && graphs_ && Recorder::current() == nullptr) {  // a profile needs every kernel separately
+    graphs_->run({batch.tokens}, ctx.stream, work);
+  } else {
+    work();
+  }
   drawer_.take(ctx, std::ssize(rows), draws, request, cache_);
 }
 

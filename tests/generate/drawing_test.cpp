@@ -1,7 +1,7 @@
 // The tokens of texts are those that the definition draws from their logits, wherever they are drawn.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <cmath>
 
 #include "generate/machine.hpp"
 
@@ -49,6 +49,26 @@ TEST(Drawing, GivesTheTokensOfTheDefinition) {
     }
   }
   EXPECT_GT(moved, 10) << "control: another temperature";
+}
+
+// A GPU cannot tell by its sums where top-p cuts equal logits. The host then draws, and what is recorded follows from
+// it.
+TEST(Drawing, EndsOnTheHostWhatADeviceLeavesUndecided) {
+  Machine machine({"model.family=llama", "model.initializer_std=0"}, DType::f32, 5, 48, true, {}, 0, {}, true,
+                  true);
+  for (const double top_p : {0.5, 1.0}) {
+    GenerationRequest request = request_of(8);
+    request.sampling.top_p = top_p;
+    request.records_logp = true;
+    const std::vector<Continuation> all = machine.run_alone(request);
+    const int64_t kept = top_p < 1 ? 31 : test::vocabulary;
+    for (size_t p = 0; p < all.size(); ++p) {
+      EXPECT_EQ(all[p].tokens, tokens_of(std::vector<float>(size_t{64} * 8), request, p, request.sampling));
+      ASSERT_EQ(all[p].logp.size(), 8U);
+      for (const float logp : all[p].logp) EXPECT_NEAR(logp, -std::log(static_cast<double>(kept)), 1e-6) << top_p;
+      EXPECT_EQ(all[p].kept.empty(), top_p == 1) << "control: another distribution";
+    }
+  }
 }
 
 }  // namespace

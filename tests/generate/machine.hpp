@@ -36,6 +36,7 @@ class RecordedModel : public Model {
   void plan(Arena& arena, const PassPlan& passes) override { model_->plan(arena, passes); }
   void start(Stream& stream) override { model_->start(stream); }
   void forward(Context& ctx, const Batch* batch) override {
+    ++passes;
     if (as_training) ctx.role = ProductRole::training;
     model_->forward(ctx, batch);
   }
@@ -63,6 +64,7 @@ class RecordedModel : public Model {
 
   bool as_training = false;
   bool records = true;
+  int64_t passes = 0;                    ///< that the host submitted kernel by kernel
   std::vector<std::vector<float>> kept;  ///< a row per text per pass
 
  private:
@@ -72,12 +74,13 @@ class RecordedModel : public Model {
 class Machine {
  public:
   Machine(const std::vector<std::string>& keys, DType compute, int64_t sequences, int64_t context, bool cache = true,
-          const AdapterRule& adapters = {}, int64_t prompt_tokens = 0, const CachePolicy& policy = {})
+          const AdapterRule& adapters = {}, int64_t prompt_tokens = 0, const CachePolicy& policy = {},
+          bool graphs = false, bool records_logp = false)
       : config_(config_of(keys)),
         model_(std::make_unique<RecordedModel>(std::make_unique<Decoder>(shape_of(config_, adapters)))),
         params_(frozen(model_->units()), options(compute)),
-        generator_(*model_,
-                   {config_.vocab_size, sequences, context, cache, false, prompt_tokens, policy, config_.n_kv_heads}) {
+        generator_(*model_, {config_.vocab_size, sequences, context, cache, records_logp, prompt_tokens, policy,
+                             config_.n_kv_heads, graphs}) {
     params_.plan(arena_);
     model_->plan(arena_, {compute, generator_.rows(), false, Recompute::none, context});
     generator_.plan(arena_, compute);
@@ -99,6 +102,7 @@ class Machine {
     model_->records = true;
     return all;
   }
+  int64_t passes() const { return model_->passes; }
   const Arena& plan() const { return arena_; }
   /// Number of rows of logits since the last call of logits().
   size_t logit_rows() const { return model_->kept.size(); }

@@ -54,8 +54,7 @@ TEST(Drawing, GivesTheTokensOfTheDefinition) {
 // A GPU cannot tell by its sums where top-p cuts equal logits. The host then draws, and what is recorded follows from
 // it.
 TEST(Drawing, EndsOnTheHostWhatADeviceLeavesUndecided) {
-  Machine machine({"model.family=llama", "model.initializer_std=0"}, DType::f32, 5, 48, true, {}, 0, {}, true,
-                  true);
+  Machine machine({"model.family=llama", "model.initializer_std=0"}, DType::f32, 5, 48, true, {}, 0, {}, true, true);
   for (const double top_p : {0.5, 1.0}) {
     GenerationRequest request = request_of(8);
     request.sampling.top_p = top_p;

@@ -102,6 +102,7 @@ void AnswerEvaluation::plan(RoleModel& policy, Arena& arena, DType compute, int 
   room.vocabulary_rows = policy.shape().config.vocab_size;
   room.sequences = std::min({max_side_by_side, (rows() + ranks - 1) / ranks, options_.longest});
   room.context = options_.longest;
+  room.graphs = options_.graphs && policy.shape().config.experts.count == 0;
   generator_ = std::make_unique<Generator>(policy.actor(), room);
   generator_->plan(arena, compute);
 }

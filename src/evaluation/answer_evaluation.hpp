@@ -39,6 +39,7 @@ struct AnswerOptions {
   std::vector<std::string> metrics;  ///< as in evaluation.metrics
   int64_t max_new_tokens = 0;
   int64_t longest = 0;  ///< tokens of a prompt with its answer
+  bool graphs = false;  ///< answers may be made by graphs of a GPU
 };
 
 class AnswerEvaluation {

@@ -11,6 +11,7 @@
 #include "core/progress.hpp"
 #include "device/device.hpp"
 #include "generate/generated_text.hpp"
+#include "generate/token_filters.hpp"
 
 namespace llmtrain {
 
@@ -241,18 +242,20 @@ Generator::Generator(Model& model, const GeneratorCapacity& capacity)
 
 void Generator::plan(Arena& arena, DType compute) {
   if (capacity_.cache) cache_.plan(arena, model_, compute, capacity_.kv_heads);
-  batch_.plan(arena, rows(), rows());
+  batch_.plan(arena, rows(), rows(), 0, 1, 2 * capacity_.sequences);
   drawer_.plan(arena);
 }
 
 void Generator::check(const GenerationRequest& request) const {
   LLMTRAIN_CHECK(!(request.slides && capacity_.cache), "the cache of a text has its first tokens");
-  LLMTRAIN_CHECK(!(request.agree && request.gives_logp), "log-probabilities are of a rank's own tokens");
+  LLMTRAIN_CHECK(!(request.agree && (request.gives_logp || request.records_logp)),
+                 "log-probabilities are of a rank's own tokens");
   LLMTRAIN_CHECK(!(request.agree && request.ranks != nullptr),
                  "either all ranks have the same prompts or each has different ones");
-  LLMTRAIN_CHECK(!request.records_logp || (capacity_.records_logp && request.sampling.repetition_penalty == 1 &&
-                                           request.sampling.no_repeat_ngram == 0),
-                 "log-probabilities are not recorded here");
+  LLMTRAIN_CHECK(
+      !request.records_logp || (capacity_.records_logp && !request.gives_logp &&
+                                request.sampling.repetition_penalty == 1 && request.sampling.no_repeat_ngram == 0),
+      "log-probabilities are not recorded here");
   const int64_t beams = request.beams.beams;
   if (beams == 1) return;
   LLMTRAIN_CHECK(!request.records_logp && !request.gives_logp && !request.on_token && !request.agree,
@@ -266,6 +269,7 @@ void Generator::check(const GenerationRequest& request) const {
 std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Stream& stream,
                                          const GenerationRequest& request) {
   check(request);
+  choose_graphs(params, request);
   Context ctx{params, arena, stream, request.seed, request.step, false};
   if (capacity_.cache) {
     cache_.keys().forget_norms();
@@ -308,24 +312,39 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
   return request.on_end ? std::vector<Continuation>() : schedule.take_results();
 }
 
+/// Passes over prompts come first in a run: they gather weights, and compute what the cache keeps of these.
+void Generator::choose_graphs(const ParamStore& params, const GenerationRequest& request) {
+  const bool used = capacity_.graphs && Graph::available() && !capacity_.selects() && request.ranks == nullptr &&
+                    params.units().policy().whole_weights && TokenDrawer::draws_on_device(request);
+  const Recorded wanted{&params, filters_of(request.sampling), request.records_logp, request.vocabulary};
+  if (!used) {
+    graphs_.reset();
+  } else if (!graphs_ || wanted != recorded_) {
+    graphs_.emplace();
+  }
+  recorded_ = wanted;
+}
+
 /// Takes part in a pass of other ranks.
 void Generator::run_idle(Context& ctx) {
   model_.forward(ctx, nullptr);
   model_.logits(ctx, nullptr, {}, {});
 }
 
-/// Gives texts that wait for the pass of another text over their common prompt its keys and logits.
-void Generator::follow_leaders(std::span<GeneratedText> texts, std::vector<Draw>& draws, Stream& stream) const {
+/// Gives texts that wait for the pass of another text over their common prompt its logits. Their keys follow it.
+std::vector<Generator::Follower> Generator::follow_leaders(std::span<GeneratedText> texts, std::vector<Draw>& draws) {
+  std::vector<Follower> followers;
   for (GeneratedText& text : texts) {
     if (text.running && text.slot < 0) break;
     if (text.leader == nullptr) continue;
     const auto led = std::ranges::find(draws, text.leader, &Draw::text);
     if (led == draws.end()) continue;
-    cache_.copy(text.slot, text.leader->slot, text.leader->cached, stream);
+    followers.push_back({&text, text.leader});
     text.cached = text.leader->cached;
     draws.push_back({&text, led->row});
     text.leader = nullptr;
   }
+  return followers;
 }
 
 /// Reads tokens of texts, and generates one more token of each text that has been read.
@@ -354,10 +373,20 @@ void Generator::run_pass(Context& ctx, Pass pass, std::span<const TextPortion> p
     rows.push_back(static_cast<int64_t>(host.ids.size()) - 1);
   }
   if (capacity_.selects() && pass == Pass::prefill) cache_.set_budgets(portions, ctx.stream);
-  const Batch batch = batch_.upload(host, ctx.stream);
-  model_.forward(ctx, &batch);
-  if (pass != Pass::decode) follow_leaders(texts, draws, ctx.stream);
-  drawer_.draw(ctx, batch, rows, draws, request, cache_);
+  std::vector<Follower> followers;
+  if (pass != Pass::decode) followers = follow_leaders(texts, draws);
+  const Batch batch = batch_.upload(host, ctx.stream, TokenDrawer::numbers(draws, request));
+  const auto work = [&] {
+    model_.forward(ctx, &batch);
+    for (const auto& [text, leader] : followers) cache_.copy(text->slot, leader->slot, leader->cached, ctx.stream);
+    drawer_.compute(ctx, batch, rows, batch_.numbers(), request);
+  };
+  if (pass == Pass::decode && graphs_ && Recorder::current() == nullptr) {  // a profile needs every kernel separately
+    graphs_->run({batch.tokens}, ctx.stream, work);
+  } else {
+    work();
+  }
+  drawer_.take(ctx, std::ssize(rows), draws, request, cache_);
 }
 
 }  // namespace llmtrain

@@ -2,10 +2,12 @@
 // Continues several prompts at once.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "data/stream/data_stream.hpp"
+#include "device/graph_pool.hpp"
 #include "generate/generation_cache.hpp"
 #include "generate/generation_request.hpp"
 #include "generate/token_drawer.hpp"
@@ -35,7 +37,20 @@ class Generator {
   void check(const GenerationRequest& request) const;
   void run_pass(Context& ctx, Pass pass, std::span<const TextPortion> portions, std::span<GeneratedText> texts,
                 const GenerationRequest& request);
-  void follow_leaders(std::span<GeneratedText> texts, std::vector<Draw>& draws, Stream& stream) const;
+  /// What graphs depend on, beside the number of texts.
+  struct Recorded {
+    const ParamStore* params = nullptr;
+    TokenFilters filters = {};
+    bool records_logp = false;
+    int64_t vocabulary = 0;
+    bool operator==(const Recorded&) const = default;
+  };
+  void choose_graphs(const ParamStore& params, const GenerationRequest& request);
+  /// A text that gets the keys of another one.
+  struct Follower {
+    GeneratedText *text, *leader;
+  };
+  static std::vector<Follower> follow_leaders(std::span<GeneratedText> texts, std::vector<Draw>& draws);
   void run_idle(Context& ctx);
 
   Model& model_;
@@ -43,6 +58,8 @@ class Generator {
   BatchBuffers batch_;
   GenerationCache cache_;
   TokenDrawer drawer_;
+  Recorded recorded_;
+  std::optional<GraphPool> graphs_;  ///< of decoding, by its number of texts; none if the host takes part
 };
 
 }  // namespace llmtrain

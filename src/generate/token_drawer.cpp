@@ -10,6 +10,7 @@
 #include "core/philox.hpp"
 #include "core/profile.hpp"
 #include "generate/sampler.hpp"
+#include "generate/token_filters.hpp"
 #include "kernels/logprob.hpp"
 
 namespace llmtrain {
@@ -80,12 +81,12 @@ void end_search(GeneratedText& first, const GenerationRequest& request) {
   }
 }
 
-/// Sets the bits of the tokens that sampling can draw from these logits.
-void mark_kept(std::span<uint32_t> bits, std::span<const float> logits, const SamplingOptions& options) {
-  const std::vector<double> weights = token_weights(logits, options);
-  for (size_t id = 0; id < weights.size(); ++id) {
-    if (weights[id] > 0) bits[id / 32] |= 1u << id % 32;
-  }
+/// 32 uniform bits for the next token of a text.
+uint32_t bits_of(const GeneratedText& text, const GenerationRequest& request) {
+  const int64_t number = request.numbers.empty() ? static_cast<int64_t>(text.prompt) : request.numbers[text.prompt];
+  const uint64_t key = random_key(request.seed, RandomPurpose::sampling, static_cast<uint64_t>(request.step),
+                                  static_cast<uint64_t>(number));
+  return random_bits(key, text.sample, static_cast<uint64_t>(text.made()));
 }
 
 bool is_end(const GenerationRequest& request, int32_t token) {
@@ -124,91 +125,155 @@ void advance_beams(const RowsOfLogits& logits, std::span<const Draw> draws, cons
 void TokenDrawer::plan(Arena& arena) {
   const int64_t sequences = capacity_.sequences, rows = capacity_.vocabulary_rows;
   arena.add(logits_, MemoryCategory::activations, "generation.logits", DType::f32, {sequences, rows});
-  if (!capacity_.records_logp) return;
-  arena.add(targets_, MemoryCategory::activations, "generation.targets", DType::i32, {sequences});
-  arena.add(logp_, MemoryCategory::activations, "generation.logp", DType::f32, {sequences});
-  arena.add(kept_, MemoryCategory::activations, "generation.kept", DType::u32, {sequences, (rows + 31) / 32});
+  const int64_t of_draw = capacity_.records_logp ? 2 + (rows + 31) / 32 : 1;
+  arena.add(results_, MemoryCategory::activations, "generation.results", DType::u32, {sequences, of_draw});
 }
 
-void TokenDrawer::draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<const Draw> draws,
-                       const GenerationRequest& request, const GenerationCache& cache) {
+bool TokenDrawer::draws_on_device(const GenerationRequest& request) {
+  return request.beams.beams == 1 && request.sampling.repetition_penalty == 1 &&
+         request.sampling.no_repeat_ngram == 0 && !request.gives_logp;
+}
+
+/// Filters of the logits as the device has them: recorded log-probabilities need logits that are divided already.
+TokenFilters TokenDrawer::filters(const GenerationRequest& request) {
+  TokenFilters filters = filters_of(request.sampling);
+  if (request.records_logp && filters.temperature > 0) filters.temperature = 1;
+  return filters;
+}
+
+TokenDrawer::Results TokenDrawer::results(int64_t count, const GenerationRequest& request) const {
+  const bool excludes = request.records_logp && filters(request).exclude_tokens();
+  const int64_t words = excludes ? (request.vocabulary + 31) / 32 : 0;
+  auto* const memory = results_.as<uint32_t>();
+  Results results;
+  results.all = Tensor(memory, DType::u32, {count * ((request.records_logp ? 2 : 1) + words)});
+  results.tokens = Tensor(memory, DType::i32, {count});
+  if (request.records_logp) results.logp = Tensor(memory + count, DType::f32, {count});
+  if (excludes) results.kept = Tensor(memory + 2 * count, DType::u32, {count, words});
+  return results;
+}
+
+std::vector<uint32_t> TokenDrawer::numbers(std::span<const Draw> draws, const GenerationRequest& request) {
+  std::vector<uint32_t> numbers;
+  if (!draws_on_device(request)) return numbers;
+  for (const Draw& draw : draws) {
+    numbers.push_back(static_cast<uint32_t>(draw.row));
+    numbers.push_back(bits_of(*draw.text, request));
+  }
+  return numbers;
+}
+
+void TokenDrawer::compute(Context& ctx, const Batch& batch, std::span<const int64_t> rows, const Tensor& numbers,
+                          const GenerationRequest& request) const {
   if (rows.empty()) {  // prompts that are not at their end yet
     if (request.ranks != nullptr) model_.logits(ctx, nullptr, {}, {});
     return;
   }
   if (!request.records_logp) ctx.role = ProductRole::decoding;  // one row per text
   ProfileSpan phase(SpanKind::phase, "head");
-  const Tensor logits = logits_.rows(0, static_cast<int64_t>(rows.size()));
+  const Tensor logits = logits_.rows(0, std::ssize(rows));
   model_.logits(ctx, &batch, rows, logits);
+  if (!draws_on_device(request)) return;
+  phase.next("drawing");
   if (request.records_logp && request.sampling.temperature > 0 && request.sampling.temperature != 1) {
     temper_logits(logits, static_cast<float>(request.sampling.temperature), {}, request.vocabulary, ctx.stream);
   }
+  const int64_t count = numbers.numel() / 2;
+  const Results drawn = results(count, request);
+  sample_tokens(drawn.tokens, drawn.kept, logits, Tensor(numbers.data, DType::u32, {count, 2}), request.vocabulary,
+                filters(request), ctx.stream);
+  record(ctx, logits, drawn, request);
+}
+
+void TokenDrawer::take(Context& ctx, int64_t rows, std::span<const Draw> draws, const GenerationRequest& request,
+                       const GenerationCache& cache) {
+  if (draws.empty()) return;
+  const ProfileSpan phase(SpanKind::phase, "drawing");
+  const Tensor logits = logits_.rows(0, rows);
+  if (draws_on_device(request)) return take_results(ctx, logits, draws, request);
   float* values = logits.as<float>();
   if (!device_memory_is_host()) {
-    host_logits_.resize(static_cast<size_t>(logits.numel()));
-    values = host_logits_.data();
+    if (host_logits_.bytes() == 0) host_logits_ = PinnedBuffer(logits_.bytes());
+    values = static_cast<float*>(host_logits_.data());
     copy_to_host(values, logits.data, logits.bytes(), ctx.stream);
     ctx.stream.synchronize();
   }
-  phase.next("drawing");
   const RowsOfLogits host{values, static_cast<size_t>(capacity_.vocabulary_rows),
                           static_cast<size_t>(request.vocabulary)};
   if (request.beams.beams > 1) return advance_beams(host, draws, request, cache, ctx.stream);
-  sample(ctx, logits, host, draws, request);
+  sample_on_host(host, draws, request);
 }
 
-void TokenDrawer::sample(Context& ctx, const Tensor& logits, const RowsOfLogits& host, std::span<const Draw> draws,
+/// Computes log-probabilities under the tokens that were kept, if these are recorded.
+void TokenDrawer::record(Context& ctx, const Tensor& logits, const Results& drawn,
+                         const GenerationRequest& request) const {
+  if (!request.records_logp) return;
+  if (!drawn.kept.empty()) temper_logits(logits, 1, drawn.kept, request.vocabulary, ctx.stream);
+  logprob_forward({drawn.logp, {}, {}, {}}, logits, drawn.tokens, request.vocabulary, ctx.stream);
+}
+
+/// Waits for the results, and appends them to the texts.
+void TokenDrawer::take_results(Context& ctx, const Tensor& logits, std::span<const Draw> draws,
+                               const GenerationRequest& request) {
+  const Results drawn = results(std::ssize(draws), request);
+  if (host_results_.bytes() == 0) host_results_ = PinnedBuffer(results_.bytes());
+  copy_to_host(host_results_.data(), drawn.all.data, drawn.all.bytes(), ctx.stream);
+  ctx.stream.synchronize();
+  auto* const tokens = static_cast<int32_t*>(host_results_.data());
+  const std::span<int32_t> all(tokens, draws.size());
+  if (std::ranges::count(all, undecided_token) > 0) decide(ctx, logits, draws, drawn, request);
+  if (request.agree) request.agree(all);
+  const auto* const words = static_cast<const uint32_t*>(host_results_.data()) + 2 * draws.size();
+  const auto kept = static_cast<size_t>(drawn.kept.empty() ? 0 : drawn.kept.dim(1));
+  for (size_t i = 0; i < draws.size(); ++i) {
+    Continuation& result = draws[i].text->result;
+    if (request.records_logp) result.logp.push_back(static_cast<const float*>(host_results_.data())[draws.size() + i]);
+    if (kept > 0) append_kept(result.kept, {words + i * kept, kept});
+    append(*draws[i].text, all[i], request);
+  }
+}
+
+/// Draws the tokens that the device left undecided, and repeats what follows from tokens. Throws UserError(diverged) if
+/// it was because of logits that are not finite.
+void TokenDrawer::decide(Context& ctx, const Tensor& logits, std::span<const Draw> draws, const Results& drawn,
                          const GenerationRequest& request) {
-  SamplingOptions sampling = request.sampling;
-  if (request.records_logp && sampling.temperature > 0) sampling.temperature = 1;  // the logits are divided already
+  auto* const tokens = static_cast<int32_t*>(host_results_.data());
+  auto* const words = static_cast<uint32_t*>(host_results_.data()) + 2 * draws.size();
+  const auto kept = static_cast<size_t>(drawn.kept.empty() ? 0 : drawn.kept.dim(1));
+  std::vector<float> row(static_cast<size_t>(request.vocabulary));
+  for (size_t i = 0; i < draws.size(); ++i) {
+    if (tokens[i] != undecided_token) continue;
+    // All its tokens were kept, so that its logits are as before.
+    copy_to_host(row.data(), logits.rows(static_cast<int64_t>(draws[i].row), 1).data,
+                 static_cast<int64_t>(row.size() * sizeof(float)), ctx.stream);
+    ctx.stream.synchronize();
+    tokens[i] = draw_token(row, filters(request), bits_of(*draws[i].text, request));
+    if (kept == 0) continue;
+    const std::span<uint32_t> bits(words + i * kept, kept);
+    std::ranges::fill(bits, 0u);
+    mark_kept(bits, row, filters(request));
+  }
+  if (!request.records_logp) return;
+  copy_to_device(drawn.all.data, host_results_.data(), drawn.all.bytes(), ctx.stream);
+  record(ctx, logits, drawn, request);
+  copy_to_host(host_results_.data(), drawn.all.data, drawn.all.bytes(), ctx.stream);
+  ctx.stream.synchronize();
+}
+
+void TokenDrawer::sample_on_host(const RowsOfLogits& host, std::span<const Draw> draws,
+                                 const GenerationRequest& request) const {
   std::vector<int32_t> drawn(draws.size());
-  const bool excludes = request.records_logp && (sampling.top_k > 0 || sampling.top_p < 1 || sampling.min_p > 0);
-  const auto words = static_cast<size_t>((request.vocabulary + 31) / 32);
-  std::vector<uint32_t> kept(excludes ? words * draws.size() : 0);
   parallel_for(draws.size(), request.threads, [&](size_t i) {
     GeneratedText& text = *draws[i].text;
     const std::span<const float> given = host.row(draws[i].row);
-    std::vector<float> processed;
-    std::span<const float> choices = given;
-    if (sampling.repetition_penalty != 1 || sampling.no_repeat_ngram > 0) {
-      processed.assign(given.begin(), given.end());
-      penalize_repetition(processed, text.ids, sampling.repetition_penalty);
-      exclude_repeated_ngrams(processed, text.ids, sampling.no_repeat_ngram);
-      choices = processed;
-    }
-    const int64_t number = request.numbers.empty() ? static_cast<int64_t>(text.prompt) : request.numbers[text.prompt];
-    const uint64_t key = random_key(request.seed, RandomPurpose::sampling, static_cast<uint64_t>(request.step),
-                                    static_cast<uint64_t>(number));
-    drawn[i] = sample_token(choices, sampling, random_bits(key, text.sample, static_cast<uint64_t>(text.made())));
+    std::vector<float> choices(given.begin(), given.end());
+    penalize_repetition(choices, text.ids, request.sampling.repetition_penalty);
+    exclude_repeated_ngrams(choices, text.ids, request.sampling.no_repeat_ngram);
+    drawn[i] = sample_token(choices, request.sampling, bits_of(text, request));
     if (request.gives_logp) text.result.logp.push_back(log_probability(given, drawn[i]));
-    if (excludes) mark_kept(std::span(kept).subspan(i * words, words), choices, sampling);
   });
   if (request.agree) request.agree(drawn);
-  if (request.records_logp) record(ctx, logits, draws, drawn, kept, request.vocabulary);
   for (size_t i = 0; i < draws.size(); ++i) append(*draws[i].text, drawn[i], request);
-}
-
-/// Appends the log-probabilities of the tokens that were drawn from these logits, and the tokens that were kept.
-void TokenDrawer::record(Context& ctx, const Tensor& logits, std::span<const Draw> draws,
-                         std::span<const int32_t> drawn, std::span<const uint32_t> kept, int64_t vocabulary) {
-  const int64_t count = logits.dim(0);
-  const Tensor targets = targets_.rows(0, count), logp = logp_.rows(0, count);
-  copy_to_device(targets.data, drawn.data(), targets.bytes(), ctx.stream);
-  if (!kept.empty()) {
-    const Tensor bits(kept_.data, DType::u32, {count, (vocabulary + 31) / 32});
-    copy_to_device(bits.data, kept.data(), bits.bytes(), ctx.stream);
-    temper_logits(logits, 1, bits, vocabulary, ctx.stream);
-  }
-  logprob_forward({logp, {}, {}, {}}, logits, targets, vocabulary, ctx.stream);
-  std::vector<float> values(draws.size());
-  copy_to_host(values.data(), logp.data, logp.bytes(), ctx.stream);
-  ctx.stream.synchronize();
-  const size_t words = kept.size() / draws.size();
-  for (size_t i = 0; i < draws.size(); ++i) {
-    Continuation& result = draws[i].text->result;
-    result.logp.push_back(values[i]);
-    if (words > 0) append_kept(result.kept, kept.subspan(i * words, words));
-  }
 }
 
 void TokenDrawer::append(GeneratedText& text, int32_t token, const GenerationRequest& request) const {

@@ -6,6 +6,7 @@
 
 #include "generate/generated_text.hpp"
 #include "generate/generation_cache.hpp"
+#include "kernels/sampling.hpp"
 #include "models/model.hpp"
 
 namespace llmtrain {
@@ -28,25 +29,42 @@ class TokenDrawer {
  public:
   TokenDrawer(Model& model, const GeneratorCapacity& capacity) : model_(model), capacity_(capacity) {}
   void plan(Arena& arena);
-  /// Draws a token for each text of `draws` from the logits of `rows` of the batch, which ascend, and appends it.
-  /// Without rows it takes part in the passes of other ranks.
-  void draw(Context& ctx, const Batch& batch, std::span<const int64_t> rows, std::span<const Draw> draws,
-            const GenerationRequest& request, const GenerationCache& cache);
+  /// Rows of the logits and random bits of these draws, for the device: uint32 [D, 2]; empty if the host draws.
+  static std::vector<uint32_t> numbers(std::span<const Draw> draws, const GenerationRequest& request);
+  /// Starts to compute the logits of `rows` of the batch, which ascend, and to draw from them by `numbers`. Without
+  /// rows it takes part in the passes of other ranks.
+  void compute(Context& ctx, const Batch& batch, std::span<const int64_t> rows, const Tensor& numbers,
+               const GenerationRequest& request) const;
+  /// Appends a token to each text of `draws`, from `rows` rows of logits.
+  void take(Context& ctx, int64_t rows, std::span<const Draw> draws, const GenerationRequest& request,
+            const GenerationCache& cache);
+  /// The host draws where more than the logits decides: beams, penalties, and log-probabilities of the model.
+  static bool draws_on_device(const GenerationRequest& request);
+  static TokenFilters filters(const GenerationRequest& request);
 
  private:
-  void sample(Context& ctx, const Tensor& logits, const RowsOfLogits& host, std::span<const Draw> draws,
+  /// Results of draws, one after the other in device memory, so that one copy brings them all.
+  struct Results {
+    Tensor all;     ///< uint32
+    Tensor tokens;  ///< int32 [D]
+    Tensor logp;    ///< fp32 [D], if they are recorded
+    Tensor kept;    ///< uint32 [D, ceil(vocabulary / 32)], if filters exclude tokens then
+  };
+
+  Results results(int64_t count, const GenerationRequest& request) const;
+  void record(Context& ctx, const Tensor& logits, const Results& drawn, const GenerationRequest& request) const;
+  void take_results(Context& ctx, const Tensor& logits, std::span<const Draw> draws, const GenerationRequest& request);
+  void decide(Context& ctx, const Tensor& logits, std::span<const Draw> draws, const Results& drawn,
               const GenerationRequest& request);
-  void record(Context& ctx, const Tensor& logits, std::span<const Draw> draws, std::span<const int32_t> drawn,
-              std::span<const uint32_t> kept, int64_t vocabulary);
+  void sample_on_host(const RowsOfLogits& host, std::span<const Draw> draws, const GenerationRequest& request) const;
   void append(GeneratedText& text, int32_t token, const GenerationRequest& request) const;
 
   Model& model_;
   GeneratorCapacity capacity_;
-  Tensor logits_;                   ///< fp32 [sequences, V]
-  Tensor targets_;                  ///< int32 [sequences]
-  Tensor logp_;                     ///< fp32 [sequences]
-  Tensor kept_;                     ///< uint32 [sequences, ceil(V / 32)]
-  std::vector<float> host_logits_;  ///< of a GPU
+  Tensor logits_;              ///< fp32 [sequences, V]
+  Tensor results_;             ///< uint32, room for the Results of all sequences
+  PinnedBuffer host_results_;  ///< a copy of them
+  PinnedBuffer host_logits_;   ///< of a GPU, where the host draws
 };
 
 }  // namespace llmtrain

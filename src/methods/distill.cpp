@@ -111,7 +111,8 @@ class DistillationMethod : public Method {
                                  .micro = config.batch.micro,
                                  .max_length = config.batch.sequence_length,
                                  .max_new_tokens = config.rollout.max_new_tokens,
-                                 .seed = static_cast<uint64_t>(config.run.seed)},
+                                 .seed = static_cast<uint64_t>(config.run.seed),
+                                 .graphs = config.parallel.cuda_graphs},
                        .sampling = config.rollout,
                        .tokenizer = data.tokenizer,
                        .fraction = config.distill.on_policy};

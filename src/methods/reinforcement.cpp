@@ -207,7 +207,8 @@ RolloutParts ReinforcementMethod::parts(const Config& config, const Dataset& dat
                  .max_new_tokens = sampling.max_new_tokens,
                  .kept_words = words,
                  .kept_values = excludes ? max_kept_values(words, sampling.top_k > 0 ? sampling.top_k : tokens) : 0,
-                 .seed = static_cast<uint64_t>(config.run.seed)};
+                 .seed = static_cast<uint64_t>(config.run.seed),
+                 .graphs = config.parallel.cuda_graphs};
   parts.sampling = sampling;
   parts.tokens = tokens;
   parts.place_of = [rules = data.rules](const StoredRow& row) { return place_of_row(rules, row); };

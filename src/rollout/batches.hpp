@@ -47,6 +47,7 @@ struct RolloutShape {
   int64_t kept_words = 0;   ///< words of Batch::kept of a row; 0: no token is excluded
   int64_t kept_values = 0;  ///< most values of RolloutSequence::kept of a token
   uint64_t seed = 0;
+  bool graphs = false;  ///< sampling may run as graphs of a GPU
 
   /// Bytes of a sequence at most.
   int64_t sequence_bytes() const;

@@ -34,7 +34,7 @@ Rollouts::Rollouts(RolloutParts parts, DataStream prompts)
 
 void Rollouts::plan_memory(ModelSet& models, Arena& arena, DType compute, int ranks) {
   generator_.emplace(models.at(Role::policy).actor(),
-                     sampling_capacity(models, parts_.shape, parts_.sampling, ranks, batches_.max_rows(), true));
+                     sampling_capacity(models, parts_.shape, parts_.sampling, ranks, batches_.max_rows()));
   generator_->plan(arena, compute);
   scorer_.plan(arena, batches_);
 }

@@ -19,15 +19,16 @@ constexpr int64_t passes_between_polls = 16;  ///< of sampling, for requests to 
 }  // namespace
 
 GeneratorCapacity sampling_capacity(ModelSet& models, const RolloutShape& shape, const RolloutConfig& sampling,
-                                    int ranks, int64_t max_rows, bool records_logp) {
+                                    int ranks, int64_t max_rows) {
   const ModelConfig& policy = models.at(Role::policy).shape().config;
   GeneratorCapacity room;
   room.vocabulary_rows = policy.vocab_size;
   room.sequences = std::min({max_at_once, (shape.of_iteration() + ranks - 1) / ranks, max_rows});
   room.context = shape.max_length;
-  room.records_logp = records_logp;
+  room.records_logp = true;
   room.policy = sampling.cache;
   room.kv_heads = policy.n_kv_heads;
+  room.graphs = shape.graphs && policy.experts.count == 0;
   return room;
 }
 

@@ -15,7 +15,7 @@ namespace llmtrain {
 
 /// Room for the sequences of an iteration, at most max_rows of them side by side on one of `ranks` ranks.
 GeneratorCapacity sampling_capacity(ModelSet& models, const RolloutShape& shape, const RolloutConfig& sampling,
-                                    int ranks, int64_t max_rows, bool records_logp);
+                                    int ranks, int64_t max_rows);
 /// A request without prompts, for an iteration.
 GenerationRequest sampling_request(const SamplingContext& run, const RolloutConfig& sampling, uint64_t seed,
                                    int64_t iteration);

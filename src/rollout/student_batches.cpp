@@ -41,7 +41,7 @@ void StudentBatches::load(const MicroBatchPlan& plan, HostBatch& out) const {
 
 void StudentBatches::plan_memory(ModelSet& models, Arena& arena, DType compute, int ranks) {
   generator_.emplace(models.at(Role::policy).actor(),
-                     sampling_capacity(models, parts_.shape, parts_.sampling, ranks, max_rows(), true));
+                     sampling_capacity(models, parts_.shape, parts_.sampling, ranks, max_rows()));
   generator_->plan(arena, compute);
 }
 

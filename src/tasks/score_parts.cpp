@@ -25,6 +25,7 @@ EvaluationScores make_scores(const Config& config, const Dataset& data, const Da
   options.metrics = evaluation.metrics;
   options.max_new_tokens = evaluation.max_new_tokens;
   options.longest = longest;
+  options.graphs = config.parallel.cuda_graphs;
   const bool has_prompts = data.has_conversations() && config.chat.train_on != ChatConfig::TrainOn::all;
   scores.answers = AnswerEvaluation(options, prompts_with_answers(*validation, steps, has_prompts), data.tokenizer);
   return scores;

@@ -201,6 +201,7 @@ GeneratorCapacity find_room(const GenerateOptions& options, const ModelConfig& m
   room.prompt_tokens = prompt_tokens_of_pass;
   room.policy = options.cache;
   room.kv_heads = model.n_kv_heads;
+  room.graphs = model.experts.count == 0;
   return room;
 }
 

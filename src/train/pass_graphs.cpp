@@ -2,20 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <optional>
 
-#include "core/number_text.hpp"
 #include "core/profile.hpp"
 #include "models/models.hpp"
 #include "models/rope/rope_frequencies.hpp"
 
 namespace llmtrain {
-
-namespace {
-
-std::string text(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
-}  // namespace
 
 std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const ParamStore& params) {
   if (!wanted) return "parallel.cuda_graphs is off";
@@ -28,39 +21,18 @@ std::string PassGraphs::refusal(bool wanted, const ModelConfig& model, const Par
 }
 
 Graph* PassGraphs::find(const Batch& batch) {
-  if (!used_) return nullptr;
-  const std::optional<uint64_t> place = params_.pass_key();
-  if (!place) return nullptr;
-  if (Recorder::current() != nullptr) return nullptr;  // a profile needs every kernel separately
-  const Shape shape{batch.tokens, batch.segment_count, batch.longest_segment, *place};
-  const auto found = graphs_.find(shape);
-  if (found != graphs_.end()) return found->second.recorded() || limit_.empty() ? &found->second : nullptr;
-  if (graphs_.size() < max_shapes) graphs_.try_emplace(shape);
-  return nullptr;
+  const std::optional<uint64_t> place = used_ ? params_.pass_key() : std::nullopt;
+  if (!place || Recorder::current() != nullptr) return nullptr;  // a profile needs every kernel separately
+  return pool_.find({batch.tokens, batch.segment_count, batch.longest_segment, static_cast<int64_t>(*place)});
 }
 
 bool PassGraphs::record(Graph& graph, Stream& stream, const std::function<void()>& passes) {
-  // The rest of what a plan leaves free is for kernels that are loaded later, and for scratch.
-  const int64_t available = device_memory().available, floor = device_reserve_bytes() / 2;
-  if (available - largest_ < floor) {
-    limit_ = fmt::format("{} of GPU memory are free, the largest graph took {}, and {} must stay free", text(available),
-                         text(largest_), text(floor));
-    return false;
-  }
   try {
-    graph.record(stream, passes);
+    return pool_.record(graph, stream, passes, [this] { params_.repeat_micro_batch(); });
   } catch (const Error& error) {
     throw Error(fmt::format("{}, while passes were recorded; set parallel.cuda_graphs = false to run without graphs",
                             error.what()));
   }
-  if (!graph.recorded()) {
-    limit_ = fmt::format("the driver has no memory for one more, with {} free", text(available));
-    params_.repeat_micro_batch();
-    return false;
-  }
-  largest_ = std::max(largest_, available - device_memory().available);
-  ++recorded_;
-  return true;
 }
 
 }  // namespace llmtrain

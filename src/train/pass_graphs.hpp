@@ -1,12 +1,10 @@
 #pragma once
-#include <compare>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 
 #include "core/batch.hpp"
-#include "device/device.hpp"
+#include "device/graph_pool.hpp"
 #include "models/model_config.hpp"
 #include "params/param_store.hpp"
 
@@ -39,20 +37,13 @@ class PassGraphs {
     ++launched_;
   }
 
-  int64_t recorded() const { return recorded_; }  ///< number of graphs
-  int64_t launched() const { return launched_; }  ///< number of passes that a graph ran
-  int64_t all() const { return all_; }            ///< number of passes
+  int64_t recorded() const { return pool_.recorded(); }  ///< number of graphs
+  int64_t launched() const { return launched_; }         ///< number of passes that a graph ran
+  int64_t all() const { return all_; }                   ///< number of passes
   /// Why no more graphs are made, although there are shapes for them; empty: they are.
-  const std::string& limit() const { return limit_; }
+  const std::string& limit() const { return pool_.limit(); }
 
  private:
-  struct Shape {
-    int64_t tokens, segments, longest;
-    uint64_t place;                                  ///< ParamStore::pass_key()
-    auto operator<=>(const Shape&) const = default;  // NOLINT(modernize-use-nullptr): of what the compiler writes
-  };
-  static constexpr size_t max_shapes = 64;  ///< further shapes run without a graph
-
   /// Returns the graph of this shape, recorded or to be recorded now; null if the passes run without one.
   Graph* find(const Batch& batch);
   /// False if there is no memory for the graph, as for all graphs from then on.
@@ -60,10 +51,8 @@ class PassGraphs {
 
   bool used_;
   ParamStore& params_;
-  std::map<Shape, Graph> graphs_;  ///< shapes that occurred once have an unrecorded graph
-  int64_t largest_ = 0;            ///< bytes of device memory that a graph took
-  std::string limit_;
-  int64_t recorded_ = 0, launched_ = 0, all_ = 0;
+  GraphPool pool_;  ///< by shape, and by ParamStore::pass_key()
+  int64_t launched_ = 0, all_ = 0;
 };
 
 }  // namespace llmtrain

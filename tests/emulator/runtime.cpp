@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/copies.hpp"
 #include "emulator/cuda_runtime.h"
 #include "emulator/limits.hpp"
 
@@ -50,6 +51,8 @@ std::map<AnyKernel, int>& allowed_shared_memory() {
   static std::map<AnyKernel, int> one;
   return one;
 }
+
+std::atomic<int64_t> copy_count = 0;
 
 enum class Side { device, pinned, pageable };
 Side side_of(const void* data) {
@@ -230,6 +233,8 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   return cudaSuccess;
 }
 
+int64_t llmtrain::emulator::copies() { return copy_count; }
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
   const std::string what = fmt::format("a copy of {} bytes", bytes);
@@ -237,6 +242,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (!kind_fits(kind, target, source)) return result(cudaErrorInvalidValue);
   if (target == Side::device) expect_device(to, bytes, what);
   if (source == Side::device) expect_device(from, bytes, what);
+  if (target != source && (target == Side::device || source == Side::device)) ++copy_count;
   const bool pageable = target == Side::pageable || source == Side::pageable;
   if (pageable) {
     refuse_while_recording("a copy from or to pageable memory");

@@ -36,6 +36,7 @@ class RecordedModel : public Model {
   void plan(Arena& arena, const PassPlan& passes) override { model_->plan(arena, passes); }
   void start(Stream& stream) override { model_->start(stream); }
   void forward(Context& ctx, const Batch* batch) override {
+    ++passes;
     if (as_training) ctx.role = ProductRole::training;
     model_->forward(ctx, batch);
   }
@@ -52,6 +53,7 @@ class RecordedModel : public Model {
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override {
     if (as_training) ctx.role = ProductRole::training;
     model_->logits(ctx, batch, rows, out);
+    if (!records) return;
     std::vector<float> values(static_cast<size_t>(out.numel()));
     copy_to_host(values.data(), out.data, out.bytes(), ctx.stream);
     ctx.stream.synchronize();
@@ -61,6 +63,8 @@ class RecordedModel : public Model {
   double flops_per_token(int64_t sequence_length) const override { return model_->flops_per_token(sequence_length); }
 
   bool as_training = false;
+  bool records = true;
+  int64_t passes = 0;                    ///< that the host submitted kernel by kernel
   std::vector<std::vector<float>> kept;  ///< a row per text per pass
 
  private:
@@ -70,12 +74,13 @@ class RecordedModel : public Model {
 class Machine {
  public:
   Machine(const std::vector<std::string>& keys, DType compute, int64_t sequences, int64_t context, bool cache = true,
-          const AdapterRule& adapters = {}, int64_t prompt_tokens = 0, const CachePolicy& policy = {})
+          const AdapterRule& adapters = {}, int64_t prompt_tokens = 0, const CachePolicy& policy = {},
+          bool graphs = false, bool records_logp = false)
       : config_(config_of(keys)),
         model_(std::make_unique<RecordedModel>(std::make_unique<Decoder>(shape_of(config_, adapters)))),
         params_(frozen(model_->units()), options(compute)),
-        generator_(*model_,
-                   {config_.vocab_size, sequences, context, cache, false, prompt_tokens, policy, config_.n_kv_heads}) {
+        generator_(*model_, {config_.vocab_size, sequences, context, cache, records_logp, prompt_tokens, policy,
+                             config_.n_kv_heads, graphs}) {
     params_.plan(arena_);
     model_->plan(arena_, {compute, generator_.rows(), false, Recompute::none, context});
     generator_.plan(arena_, compute);
@@ -90,6 +95,14 @@ class Machine {
   std::vector<Continuation> run(const GenerationRequest& request) {
     return generator_.run(params_, arena_, stream(), request);
   }
+  /// Without copies of logits, which make the host wait.
+  std::vector<Continuation> run_alone(const GenerationRequest& request) {
+    model_->records = false;
+    std::vector<Continuation> all = run(request);
+    model_->records = true;
+    return all;
+  }
+  int64_t passes() const { return model_->passes; }
   const Arena& plan() const { return arena_; }
   /// Number of rows of logits since the last call of logits().
   size_t logit_rows() const { return model_->kept.size(); }

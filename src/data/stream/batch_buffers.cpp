@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 
 #include "core/error.hpp"
@@ -7,21 +8,30 @@
 
 namespace llmtrain {
 
-void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words, int64_t min_rows) {
+namespace {
+
+/// Bytes of a column in the memory of a batch.
+int64_t column_bytes(int64_t values, DType dtype) {
+  return (values * static_cast<int64_t>(size_of(dtype)) + 63) / 64 * 64;
+}
+
+}  // namespace
+
+void BatchBuffers::plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words, int64_t min_rows,
+                        int64_t max_numbers) {
   min_rows_ = min_rows;
   if (min_rows > 1) {  // with a segment of padding
     max_rows = std::max(max_rows, min_rows);
     ++max_segments;
   }
-  constexpr MemoryCategory category = MemoryCategory::data;
-  arena.add(buffers_.ids, category, "batch ids", DType::i32, {max_rows});
-  arena.add(buffers_.positions, category, "batch positions", DType::i32, {max_rows});
-  arena.add(buffers_.targets, category, "batch targets", DType::i32, {max_rows});
-  arena.add(buffers_.loss_weights, category, "batch loss weights", DType::f32, {max_rows});
-  arena.add(buffers_.segments, category, "batch segments", DType::i32, {max_segments + 1});
-  arena.add(buffers_.sequence_ids, category, "batch sequence ids", DType::i64, {max_rows});
-  arena.add(buffers_.sequence_offsets, category, "batch sequence offsets", DType::i32, {max_rows});
-  if (kept_words > 0) arena.add(buffers_.kept, category, "batch kept tokens", DType::u32, {max_rows, kept_words});
+  max_rows_ = max_rows;
+  max_borders_ = max_segments + 1;
+  kept_words_ = kept_words;
+  max_numbers_ = max_numbers;
+  const int64_t of_rows = 5 * column_bytes(max_rows, DType::i32) + column_bytes(max_rows, DType::i64);
+  const int64_t others = column_bytes(max_borders_, DType::i32) + column_bytes(max_rows * kept_words, DType::u32) +
+                         column_bytes(max_numbers, DType::u32);
+  arena.add(memory_, MemoryCategory::data, "batch", DType::u8, {of_rows + others});
 }
 
 Batch BatchBuffers::upload_padded(HostBatch host, int64_t padding, Stream& stream) {
@@ -30,11 +40,10 @@ Batch BatchBuffers::upload_padded(HostBatch host, int64_t padding, Stream& strea
   return upload(host, stream);
 }
 
-Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
-  const int64_t rows = static_cast<int64_t>(host.ids.size());
+Batch BatchBuffers::upload(const HostBatch& host, Stream& stream, std::span<const uint32_t> numbers) {
+  const int64_t rows = std::ssize(host.ids), borders = std::ssize(host.segments);
   if (rows < min_rows_) return upload_padded(host, min_rows_ - rows, stream);
-  const int64_t borders = static_cast<int64_t>(host.segments.size());
-  LLMTRAIN_CHECK(borders >= 2 && rows <= buffers_.ids.dim(0) && borders <= buffers_.segments.dim(0),
+  LLMTRAIN_CHECK(borders >= 2 && rows <= max_rows_ && borders <= max_borders_ && std::ssize(numbers) <= max_numbers_,
                  "a batch larger than planned");
   Batch batch;
   batch.tokens = rows;
@@ -48,29 +57,28 @@ Batch BatchBuffers::upload(const HostBatch& host, Stream& stream) {
   if (staging) {
     staging->copied.synchronize();
   } else {
-    int64_t bytes = 0;
-    for (const Tensor* t : {&buffers_.ids, &buffers_.positions, &buffers_.targets, &buffers_.loss_weights,
-                            &buffers_.segments, &buffers_.sequence_ids, &buffers_.sequence_offsets, &buffers_.kept}) {
-      bytes += t->bytes();
-    }
-    staging.emplace(bytes);
+    staging.emplace(memory_.bytes());
   }
-  auto* free = static_cast<std::byte*>(staging->memory.data());
-  const auto copy = [&](const Tensor& buffer, const auto& values) {
-    const Tensor view = buffer.rows(0, static_cast<int64_t>(values.size()) / (buffer.numel() / buffer.dim(0)));
-    std::memcpy(free, values.data(), static_cast<size_t>(view.bytes()));
-    copy_to_device(view.data, free, view.bytes(), stream);
-    free += view.bytes();
+  auto* const staged = static_cast<std::byte*>(staging->memory.data());
+  auto* const device = static_cast<std::byte*>(memory_.data);
+  int64_t end = 0;
+  const auto place = [&](DType dtype, std::initializer_list<int64_t> shape, const auto& values) {
+    const Tensor view(device + end, dtype, shape);
+    LLMTRAIN_CHECK(view.numel() == std::ssize(values), "a column of a batch is incomplete");
+    if (view.numel() > 0) std::memcpy(staged + end, values.data(), static_cast<size_t>(view.bytes()));
+    end += column_bytes(view.numel(), dtype);
     return view;
   };
-  batch.ids = copy(buffers_.ids, host.ids);
-  batch.positions = copy(buffers_.positions, host.positions);
-  batch.targets = copy(buffers_.targets, host.targets);
-  batch.loss_weights = copy(buffers_.loss_weights, host.loss_weights);
-  batch.segments = copy(buffers_.segments, host.segments);
-  batch.sequence_ids = copy(buffers_.sequence_ids, host.sequence_ids);
-  batch.sequence_offsets = copy(buffers_.sequence_offsets, host.sequence_offsets);
-  if (!host.kept.empty()) batch.kept = copy(buffers_.kept, host.kept);
+  batch.ids = place(DType::i32, {rows}, host.ids);
+  batch.positions = place(DType::i32, {rows}, host.positions);
+  batch.targets = place(DType::i32, {rows}, host.targets);
+  batch.loss_weights = place(DType::f32, {rows}, host.loss_weights);
+  batch.segments = place(DType::i32, {borders}, host.segments);
+  batch.sequence_ids = place(DType::i64, {rows}, host.sequence_ids);
+  batch.sequence_offsets = place(DType::i32, {rows}, host.sequence_offsets);
+  if (!host.kept.empty()) batch.kept = place(DType::u32, {rows, kept_words_}, host.kept);
+  numbers_ = place(DType::u32, {std::ssize(numbers)}, numbers);
+  copy_to_device(memory_.data, staged, end, stream);
   staging->copied.record(stream);
   documents_ = host.documents;
   if (!documents_.ids.empty()) batch.documents = &documents_;

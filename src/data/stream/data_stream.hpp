@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/arena.hpp"
@@ -24,15 +25,19 @@ namespace llmtrain {
 
 class DifficultyOrder;
 
-/// Device memory of one batch, and the copy to it.
+/// Device memory of one batch, and the copy to it: one for all its columns.
 class BatchBuffers {
  public:
   /// `kept_words`: words of Batch::kept of a row; 0: batches have none. `min_rows`: shorter batches are padded to so
-  /// many rows; at most rounded_rows(1).
-  void plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words = 0, int64_t min_rows = 1);
+  /// many rows; at most rounded_rows(1). `max_numbers`: of upload().
+  void plan(Arena& arena, int64_t max_rows, int64_t max_segments, int64_t kept_words = 0, int64_t min_rows = 1,
+            int64_t max_numbers = 0);
   /// `host` may change when this returns. The host waits if the device is two batches behind. Batch::documents and
-  /// Batch::rollout are valid until the next call.
-  Batch upload(const HostBatch& host, Stream& stream);
+  /// Batch::rollout are valid until the next call. `numbers` go with it. Batches with as many rows, segments and
+  /// numbers lie at the same addresses.
+  Batch upload(const HostBatch& host, Stream& stream, std::span<const uint32_t> numbers = {});
+  /// The numbers of the last batch, uint32 [n].
+  const Tensor& numbers() const { return numbers_; }
 
  private:
   Batch upload_padded(HostBatch host, int64_t padding, Stream& stream);
@@ -46,8 +51,9 @@ class BatchBuffers {
   DocumentColumns documents_;  ///< of the last batch
   RolloutColumns rollout_;
   size_t next_ = 0;
-  int64_t min_rows_ = 1;
-  Batch buffers_;
+  int64_t min_rows_ = 1, max_rows_ = 0, max_borders_ = 0, kept_words_ = 0, max_numbers_ = 0;
+  Tensor memory_;  ///< uint8: the columns, one after the other
+  Tensor numbers_;
 };
 
 /// Tokens whose share of all samples is weight / sum of all weights.

@@ -14,6 +14,7 @@
 #include "kernels/cuda/attention_shape.hpp"
 #include "kernels/cuda/cubin.hpp"
 #include "kernels/cuda/product_shape.hpp"
+#include "kernels/cuda/sampling_shape.hpp"
 
 namespace llmtrain::test {
 namespace {
@@ -64,6 +65,9 @@ int64_t dynamic_shared_bytes(const std::string& name) {
     return row_shared_bytes(head_dim, match[1] == "Forward" ? 1 : 2, match[1] == "BackwardKey" ? 2 : 1);
   }
   if (name.find("ScoreAndDifferentiate<") != std::string::npos) return 96 << 10;  // logprob.cu
+  if (name.find("SampleRow<") != std::string::npos) {
+    return sampling_shared_bytes(1 << 20, name.find("SampleRow<true>") != std::string::npos);
+  }
   if (is_long_norm(name)) return shared_bytes_of_block(0);  // norm.cu: longer rows lie in global memory
   return 0;
 }

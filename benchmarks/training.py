@@ -4,59 +4,39 @@ that the losses agree, and prints the ratios of tokens/s and of peak memory.
 
     benchmarks/training.py LLMTRAIN [--model gpt2-124m] [--length 1024] [--batch 1] [--accumulate 1]
         [--precision bf16] [--peer autocast,bf16,compile+autocast,...] [--rounds 5] [--steps 8] [--threads N]
-        [--ranks 1] [--device cpu|cuda] [--option section.key=value ...] [--markdown]
+        [--ranks 1] [--device cpu|cuda] [--option section.key=value ...] [--busy] [--markdown]
 
 Of several peers those go on after the first round that were the fastest in it or within a tenth of that, and of those
 with the same state (fp32 masters and moments) the smallest; one that fails in the first round is left out. Speed is the
 median over the rounds of a round's median step, by the clock from one step's end to the next one's, without the first
 two; memory is the largest resident set of the process, on one rank alone. A peer is
 [compile+][flash+|cudnn+]fp32|autocast|bf16; see peers/train_decoder.py. FLOP/s of a step are by llmtrain's count for
-both (PaLM's: 6 N + 12 L H Q T a token). With --device cuda the program is the CUDA build's, the machine must be quiet,
-and memory is what nvidia-smi sees the GPU's processes hold. Environment: PYTHON (this interpreter; needs torch and
-safetensors), MPIRUN (mpirun). PyTorch gets tcmalloc where the loader finds it (PRELOAD names another library) unless
-TCMALLOC is none, else a malloc that keeps its memory; which one it had, it says itself.
+both (PaLM's: 6 N + 12 L H Q T a token). Before each round the processors must be quiet (exit 75) unless --busy is
+given. With --device cuda the program is the CUDA build's, nobody looks whether the machine is quiet, and memory is what
+nvidia-smi sees the GPU's processes hold. Environment: PYTHON (this interpreter; needs torch and safetensors), MPIRUN
+(mpirun). PyTorch gets tcmalloc where the loader finds it (PRELOAD names another library) unless TCMALLOC is none, else
+a malloc that keeps its memory; which one it had, it says itself.
 """
 
 import argparse
 import contextlib
-import ctypes.util
+import functools
 import json
-import math
 import os
-import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+
+import peer_rounds
+from peer_rounds import WARM, checked, median, play, positive, processor, program_file, smallest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = os.path.join(HERE, "peers", "train_decoder.py")
 PYTHON = os.environ.get("PYTHON", sys.executable)
-WARM = 2  # untimed steps: kernels, plans, compilation
-FIRST_STEP = re.compile(r"step +1\b")  # the line that both programs print at the end of the step
 BOUNDS = {"fp32": 2e-4, "bf16": 2e-2}  # limits of a loss's distance, relative to the peer's
-
-
-def processor():
-    with open("/proc/cpuinfo") as f:
-        names = [line.split(":")[1].strip() for line in f if line.startswith("model name")]
-    return f"{names[0]}, {len(names)} cores" if names else "unknown processor"
-
-
-def positive(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
-
-
-def program_file(path):
-    if not os.access(path, os.X_OK) or os.path.isdir(path):
-        raise argparse.ArgumentTypeError(f"{path} is not a program")
-    return path
 
 
 def skip(why):
@@ -67,44 +47,6 @@ def skip(why):
 def expect_gpu():
     if shutil.which("nvidia-smi") is None or subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode != 0:
         skip("nvidia-smi finds no GPU")
-
-
-class Failed(SystemExit):
-    """A program did: what it printed last, which ends the benchmark unless somebody can do without it."""
-
-
-def checked(command, environment):
-    """Of the process: seconds from its start to its end, and to the line of the first step as it comes through the pipe;
-    seconds of processor time; the largest resident set in bytes; what it printed."""
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               errors="replace")
-    lines, first = [], []
-
-    def read():
-        for line in process.stdout:
-            if not first and FIRST_STEP.match(line):
-                first.append(time.perf_counter() - begin)
-            lines.append(line)
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - begin
-    reader.join(timeout=10)  # a child that outlives the process holds the pipe
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise Failed(f"failed: {' '.join(command)}\n{''.join(lines)[-4000:]}")
-    return dict(seconds=seconds, first=first[0] if first else None, processor=usage.ru_utime + usage.ru_stime,
-                peak=usage.ru_maxrss * 1024, output="".join(lines))
-
-
-def allocator():
-    """What PyTorch gets: tcmalloc where the loader finds it."""
-    if os.environ.get("TCMALLOC") == "none":
-        return ""
-    return os.environ.get("PRELOAD") or ctypes.util.find_library("tcmalloc_minimal") or \
-        ctypes.util.find_library("tcmalloc") or ""
 
 
 class GpuMemory:
@@ -151,11 +93,7 @@ def run_peer(args, work, peer, tokens):
     command += ["--compile"] * ("compile" in options)
     for attention in ("flash", "cudnn"):
         command += ["--attention", attention] * (attention in options)
-    # Freeing and touching memory again costs PyTorch up to half its speed: these are the best settings known.
-    environment = dict(os.environ, THP_MEM_ALLOC_ENABLE="1", MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(2**40))
-    if allocator():
-        environment["LD_PRELOAD"] = allocator()
-    process = checked(command, environment)
+    process = checked(command, peer_rounds.best_environment())
     with open(result) as f:
         facts = json.load(f)
     return dict(process, losses=facts["losses"], speed=median_speed(facts["seconds"], tokens),
@@ -221,9 +159,25 @@ sinks = jsonl
 
 
 def check_losses(ours, theirs, precision):
-    for step, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-        if not math.isclose(a, b, rel_tol=BOUNDS[precision]):
-            sys.exit(f"step {step + 1}: the losses differ, llmtrain {a}, PyTorch {b}")
+    peer_rounds.check_losses(ours, theirs, BOUNDS[precision])
+
+
+def run_program(args, work, tokens, name):
+    with GpuMemory() if args.device == "cuda" else contextlib.nullcontext() as memory:
+        result = run_llmtrain(args, work, tokens) if name == "llmtrain" else run_peer(args, work, name, tokens)
+    return dict(result, peak=memory.peak) if memory else result
+
+
+def check_peers(args, results):
+    # Weights and moments in bf16 lose small updates to rounding: only the first losses can then be equal.
+    for name in results:
+        count = None if has_masters(name) else 1
+        check_losses(results["llmtrain"][0]["losses"][:count], results[name][0]["losses"][:count], args.precision)
+    print("the losses agree", flush=True)
+
+
+def has_masters(peer):
+    return not peer.endswith("bf16")
 
 
 def make_parser(description, steps):
@@ -247,6 +201,7 @@ def main():
     parser.add_argument("--threads", type=int, default=0, help="of a rank; 0: all cores over the ranks")
     parser.add_argument("--ranks", type=positive, default=1)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--busy", action="store_true", help="measure although other processes run")
     parser.add_argument("--markdown", action="store_true", help="the last line is a row of benchmarks/results/pytorch.md")
     args = parser.parse_args()
     if args.steps <= WARM:
@@ -260,60 +215,34 @@ def main():
     peers = args.peer.split(",") if args.peer else plain + ["compile+" + p for p in plain]
     tokens = args.batch * args.accumulate * args.length
 
+    if args.busy:
+        peer_rounds.say_busy()
     with tempfile.TemporaryDirectory() as work:
         make_model(args, work)
-        results = {name: [] for name in peers + ["llmtrain"]}
         print(f"{args.model}, {tokens} tokens a step ({args.accumulate} x {args.batch} x {args.length}), "
               f"{args.precision}, {args.ranks} rank(s) x {args.threads} thread(s); {processor()}")
-        print(f"{'round':<6} {'program':<18} {'tokens/s':>10} {'peak GiB':>9}   losses of the first and last step")
-        for number in range(1, args.rounds + 1):
-            for name in list(results):
-                try:
-                    with GpuMemory() if args.device == "cuda" else contextlib.nullcontext() as memory:
-                        r = run_llmtrain(args, work, tokens) if name == "llmtrain" else run_peer(args, work, name, tokens)
-                except Failed as error:
-                    if name == "llmtrain" or number > 1 or len(peers) == 1:
-                        sys.exit(str(error))
-                    print(f"{number:<6} {name:<18} is left out, as it {error}", flush=True)
-                    peers.remove(name)
-                    del results[name]
-                    continue
-                if memory:
-                    r["peak"] = memory.peak
-                results[name].append(r)
-                print(f"{number:<6} {name:<18} {r['speed']:10.1f} {r['peak'] / 2**30:9.2f}   "
-                      f"{r['losses'][0]:.5f} {r['losses'][-1]:.5f}", flush=True)
-            if number == 1:
-                # Weights and moments in bf16 lose small updates to rounding: only the first losses can then be equal.
-                for name in peers:
-                    count = 1 if name.endswith("bf16") else None
-                    check_losses(results["llmtrain"][0]["losses"][:count], results[name][0]["losses"][:count],
-                                 args.precision)
-                print("the losses agree", flush=True)
-                fastest = max(peers, key=lambda name: results[name][0]["speed"])
-                same_state = [p for p in peers if not p.endswith("bf16")]
-                smallest = min(same_state, key=lambda name: results[name][0]["peak"], default=fastest)
-                near = 0.9 * results[fastest][0]["speed"]  # one round does not tell which of two similar ones is faster
-                peers = [p for p in peers if p == smallest or results[p][0]["speed"] > near]
-                results = {name: results[name] for name in peers + ["llmtrain"]}
-
+        programs = {name: functools.partial(run_program, args, work, tokens, name) for name in [*peers, "llmtrain"]}
+        results = play(programs, args.rounds, args.busy or args.device == "cuda", functools.partial(check_peers, args),
+                       has_masters)
         text = subprocess.check_output([os.path.abspath(args.program), os.path.join(work, "deck.ini"), "--estimate",
                                         "--json", "--ranks", str(args.ranks)] + args.option,
                                        env=dict(os.environ, OMP_NUM_THREADS=str(args.threads)), text=True)
         estimate = json.loads(text[text.index("{"):])["bytes_per_rank"]["total"]
 
-    median = lambda name, key: statistics.median(r[key] for r in results[name])
-    best = max(peers, key=lambda name: median(name, "speed"))
-    ours, theirs = median("llmtrain", "speed"), median(best, "speed")
-    peak = median("llmtrain", "peak")
+    peers = [name for name in results if name != "llmtrain"]
+    best = max(peers, key=lambda name: median(results, name, "speed"))
+    small = smallest(results, list(filter(has_masters, peers)))
+    ours, theirs = median(results, "llmtrain", "speed"), median(results, best, "speed")
+    peak = median(results, "llmtrain", "peak")
     memory = f"llmtrain {peak / 2**30:.2f} GiB; no peer has the same state"
     memory_ratio = ""
     if args.ranks > 1 and args.device == "cpu":
         memory = "not compared: of several ranks"
-    elif same_state:
-        memory_ratio = f"{peak / median(smallest, 'peak'):.2f}"
-        memory = (f"llmtrain {peak / 2**30:.2f} / PyTorch with the same state {median(smallest, 'peak') / 2**30:.2f} GiB "
-                  f"({smallest}) = {memory_ratio}")
+    elif small:
+        of_small = median(results, small, "peak")
+        memory_ratio = f"{peak / of_small:.2f}"
+        memory = (f"llmtrain {peak / 2**30:.2f} / PyTorch with the same state {of_small / 2**30:.2f} GiB "
+                  f"({small}) = {memory_ratio}")
     version = results[best][0]["version"]
     flops = results["llmtrain"][0]["flops_per_token"]
     print(f"\nmedians; {version}, fastest: {best}")

@@ -15,11 +15,10 @@ import pathlib
 import tempfile
 import time
 
-from fine_tuning import MODEL, run
+from fine_tuning import make_model
+from peer_rounds import checked
 
 PROMPT = 64
-SHAPE = {"hidden_size=1024": "hidden_size=768", "intermediate_size=2816": "intermediate_size=2048", "num_hidden_layers=18": "num_hidden_layers=12",
-         "num_attention_heads=16": "num_attention_heads=12", "num_key_value_heads=16": "num_key_value_heads=12"}
 PEER = """
 import json, sys, time, torch
 from transformers import AutoModelForCausalLM
@@ -53,7 +52,7 @@ def own(options, base, prompts, batch, folder):
             f"[generate]\nprompts = {rows}\noutput = {out}\nmax_new_tokens = {new}\ntemperature = 0\nids = true\n"
             f"[batch]\nsequence_length = {PROMPT + options.new + 8}\nmicro = {batch}\n", encoding="utf-8")
         begin = time.perf_counter()
-        run(options.llmtrain, folder / "generate.ini")
+        checked([options.llmtrain, folder / "generate.ini"])
         return time.perf_counter() - begin, [json.loads(line)["ids"] for line in out.read_text(encoding="utf-8").splitlines()]
 
     first, last = seconds(1), seconds(options.new + 1)
@@ -69,10 +68,7 @@ def main():
     threads = os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     folder = pathlib.Path(tempfile.mkdtemp(prefix="generation."))
     base = folder / "base"
-    code = MODEL
-    for old, new in SHAPE.items():
-        code = code.replace(old, new)
-    run(options.python, "-c", code, options.data / "tokenizer/gpt2", base)
+    make_model(options.python, options.data / "tokenizer/gpt2", base, layers=12, width=768, inner=2048)
     text = (options.data / "text/novels/train.txt").read_text(encoding="utf-8")
     encode = ("import json, sys; from transformers import AutoTokenizer; t = AutoTokenizer.from_pretrained(sys.argv[1]);"
               f"ids = t(open(sys.argv[2]).read())['input_ids']; n = {PROMPT};"
@@ -80,14 +76,14 @@ def main():
               "keep = [(r, x) for r, x in zip(rows, texts) if t(x)['input_ids'] == r and x.strip() == x][:64];"
               "json.dump([r for r, _ in keep], open(sys.argv[3], 'w')); json.dump([x for _, x in keep], open(sys.argv[4], 'w'))")
     (folder / "text").write_text(text[:200000], encoding="utf-8")
-    run(options.python, "-c", encode, base, folder / "text", folder / "ids.json", folder / "texts.json")
+    checked([options.python, "-c", encode, base, folder / "text", folder / "ids.json", folder / "texts.json"])
     prompts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
     dtype = {"fp32": "float32", "bf16": "bfloat16"}[options.compute]
     batches = [int(batch) for batch in options.batches.split(",")]
     best, equal, reading, weights = {}, {}, 0, 0
     for _ in range(options.rounds):
         for batch in batches:
-            output, _ = run(options.python, "-c", PEER, base, threads, folder / "ids.json", batch, options.new, dtype)
+            output = checked([options.python, "-c", PEER, base, threads, folder / "ids.json", batch, options.new, dtype])["output"]
             peer = json.loads(output.split("RESULT", 1)[1].splitlines()[0])
             rate, tokens = own(options, base, prompts, batch, folder)
             pairs = [(a, b) for x, y in zip(tokens, peer["tokens"]) for a, b in zip(x, y)]

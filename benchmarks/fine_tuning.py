@@ -1,29 +1,41 @@
 #!/usr/bin/env python3
-"""fine_tuning.py LLMTRAIN DATA PYTHON [--rounds N] [--steps N] [--cases A,B]: seconds a step and peak memory of fine-tuning.
+"""fine_tuning.py LLMTRAIN DATA PYTHON [--cases A,B] [--peer A,B] [--rounds N] [--steps N] [--busy]: trained tokens a
+second and peak memory of fine-tuning, beside TRL and PEFT at their best settings.
 
-A model of Llama's shape with some 300 million random weights is tuned on rows of DATA/sft/alpaca.jsonl, context 512, by llmtrain
-and by TRL with PEFT (PYTHON has torch, transformers, trl, peft and datasets), in bf16 where this processor multiplies bf16, else in
-fp32. Cases run in turn, each in every round; the table has medians, and first losses, which must agree. compiled: torch.compile.
-Some forty minutes on two cores.
+A model of Llama's shape with some 300 million random weights is tuned on rows of DATA/sft/alpaca.jsonl, context 512, 8
+rows a step in two micro-batches, in bf16 where this processor multiplies bf16, else in fp32; LoRA begins from one adapter
+on both sides. The peer's settings (peers/tune.py; PYTHON has torch, transformers, trl, peft and datasets) all run in the
+first round: rows padded in groups of like lengths, padding-free or packed; eager and compiled; autocast and pure bf16;
+with tcmalloc (training.py --help says more). The fastest go on to the last round, and the default, as published: padded,
+eager, the C library's malloc. The first two steps are not timed. Losses of every step must agree (of pure bf16 the first
+one, as its weights lose small updates) and its trained tokens be the same, on the same rows in the same order; packed
+rows are other steps, whose first loss must be near. The machine must be quiet.
 """
 import argparse
+import functools
 import json
 import os
 import pathlib
-import resource
-import statistics
 import subprocess
+import sys
 import tempfile
 
-CASES = {  # name: keys of llmtrain, settings of TRL
-    "pre-training": (["run.task=pretrain", "data.packing=wrap"], None),
-    "sft packed": (["data.packing=best_fit"], None),
-    "sft": (["data.packing=none"], {}),
-    "lora r=16": (["data.packing=none", "run.finetuning=lora", "lora.r=16", "lora.alpha=32"], {"lora": True}),
-    "lora r=16 compiled": (None, {"lora": True, "compiled": True}),
+from peer_rounds import WARM, best_environment, check_losses, checked, median, play, positive, precision, processor
+from peer_rounds import program_file, say_busy, smallest
+
+PEER = pathlib.Path(__file__).resolve().parent / "peers/tune.py"
+LORA = ["run.finetuning=lora"]
+CASES = {  # name: keys of llmtrain, how the peer batches rows, the default's way, learning rate
+    "sft": ([], ["grouped", "free"], "", 1e-4),
+    "sft packed": (["data.packing=best_fit"], ["packed"], "packed", 1e-4),
+    "lora": (LORA, ["grouped", "free"], "", 1e-3),
+    "lora packed": ([*LORA, "data.packing=best_fit"], ["packed"], "packed", 1e-3),
 }
+BOUNDS = {"fp32": 2e-4, "bf16": 5e-3}  # limits of a loss's distance, relative to the peer's
+NEAR = 0.05  # limit of the distance of packed steps
 DECK = """[run]
-task = sft
+name = run
+overwrite = true
 [data]
 validation_fraction = 0
 shuffle = false
@@ -34,7 +46,8 @@ global = 8
 [optimizer]
 weight_decay = 0
 [schedule]
-learning_rate = 1e-4
+name = constant
+warmup_ratio = 0
 [evaluation]
 every_steps = 0
 at_end = false
@@ -44,121 +57,186 @@ at_end = false
 [log]
 every_steps = 1
 """
-MODEL = """
-import sys, torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-torch.manual_seed(0)
-config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=1024, intermediate_size=2816, num_hidden_layers=18, num_attention_heads=16,
-                     num_key_value_heads=16, max_position_embeddings=512, bos_token_id=tokenizer.bos_token_id,
-                     eos_token_id=tokenizer.eos_token_id, attention_dropout=0.0)
-LlamaForCausalLM(config).save_pretrained(sys.argv[2])
-tokenizer.save_pretrained(sys.argv[2])
-"""
-TRL = """
-import json, sys, time, torch
-from datasets import Dataset
-from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import SFTConfig, SFTTrainer
-base, rows, steps, output, bf16 = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5] == "bf16"
-case = json.loads(sys.argv[6])
-tokenizer = AutoTokenizer.from_pretrained(base)
-if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
-class Clock(TrainerCallback):
-    seconds, losses = [], []
-    def on_step_begin(self, *a, **k): self.begin = time.perf_counter()
-    def on_step_end(self, *a, **k): self.seconds.append(time.perf_counter() - self.begin)
-    def on_log(self, args, state, control, logs=None, **k):
-        if "loss" in logs: self.losses.append(float(logs["loss"]))
-clock = Clock()
-settings = SFTConfig(output_dir=output, max_steps=steps, per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=1e-4,
-                     lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0, report_to=[], save_strategy="no", use_cpu=True,
-                     train_sampling_strategy="sequential", bf16=bf16, gradient_checkpointing=False, max_length=512, packing=False,
-                     shuffle_dataset=False, disable_tqdm=True, logging_steps=1, optim="adamw_torch", torch_compile=case.get("compiled", False))
-adapter = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM") if case.get("lora") else None
-trainer = SFTTrainer(model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), args=settings, processing_class=tokenizer,
-                     train_dataset=Dataset.from_list([json.loads(line) for line in open(rows)]), peft_config=adapter, callbacks=[clock])
-trainer.train()
-print("RESULT", json.dumps({"seconds": clock.seconds, "loss": clock.losses[0]}))
-"""
 
 
-def run(*command):
-    """Returns the output, and the peak of resident memory in GiB."""
-    log = tempfile.NamedTemporaryFile("w+")
-    child = subprocess.Popen([str(part) for part in command], stdout=log, stderr=subprocess.STDOUT, text=True)
-    _, status, usage = os.wait4(child.pid, 0)
-    text = pathlib.Path(log.name).read_text(encoding="utf-8", errors="replace")
-    if status != 0:
-        raise SystemExit(f"{command[0]} ended with {status}:\n{text[-3000:]}")
-    return text, usage.ru_maxrss / 2**20
+def make_model(python, tokenizer, base, layers=18, width=1024, inner=None, positions=512):
+    """Writes a Hugging Face folder of Llama's shape with random weights, and base-adapter, one of PEFT's."""
+    checked([python, PEER, "model", json.dumps(dict(tokenizer=str(tokenizer), base=str(base), layers=layers, width=width,
+                                                    inner=inner or width * 11 // 4, positions=positions))])
 
 
-def write_rows(path, data, count):
+def write_rows(path, rows):
+    """Alpaca's rows as prompts and completions."""
     with open(path, "w", encoding="utf-8") as file:
-        for line in open(data / "sft/alpaca.jsonl", encoding="utf-8"):
-            row = json.loads(line)
+        for row in rows:
             question = row["instruction"] + ("\n" + row["input"] if row["input"] else "")
-            if count == 0 or len(question + row["output"]) > 1200:
-                continue
-            count -= 1
             file.write(json.dumps({"prompt": f"### Instruction:\n{question}\n\n### Response:\n", "completion": row["output"]}) + "\n")
 
 
+def read_rows(path):
+    return [json.loads(line) for line in open(path, encoding="utf-8")]
+
+
+def speed(tokens, seconds):
+    """Tokens a second of the timed steps; steps may hold different numbers of tokens."""
+    first = WARM if len(seconds) > WARM else 0
+    return sum(tokens[first:]) / sum(seconds[first:])
+
+
+def trained_tokens(line):
+    """Of a line of metrics: a step of pairs or of completions counts these as its tokens."""
+    answers = line["tokens"] * (2 if "completions/chosen_mean_length" in line else 1)
+    return round(line["completions/mean_length"] * answers) if "completions/mean_length" in line else line["tokens"]
+
+
+def make_parser(description, cases, layers):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("llmtrain", type=program_file)
+    parser.add_argument("data", type=pathlib.Path)
+    parser.add_argument("python")
+    parser.add_argument("--cases", default=",".join(cases))
+    parser.add_argument("--peer", help="comma-separated settings of the peer in place of all, as in peers/tune.py")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--steps", type=positive, default=8, help=f"the first {WARM} are not timed")
+    parser.add_argument("--layers", type=positive, default=layers)
+    parser.add_argument("--width", type=positive, default=1024)
+    parser.add_argument("--tokenizer", default="llama2")
+    parser.add_argument("--option", action="append", default=[], metavar="section.key=value", help="of llmtrain alone")
+    parser.add_argument("--busy", action="store_true", help="measure although other processes run")
+    return parser
+
+
 class Bench:
-    def __init__(self, options, folder):
-        self.options, self.folder, self.base = options, folder, folder / "base"
-        self.bf16 = "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text() or "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
-        run(options.python, "-c", MODEL, options.data / "tokenizer" / options.tokenizer, self.base)
-        write_rows(folder / "rows.jsonl", options.data, 400)
-        (folder / "deck.ini").write_text(DECK)
+    """A model with random weights, rows, and what is trained on them by both sides."""
 
-    def llmtrain(self, keys):
-        name = "run"
-        command = [self.options.llmtrain, self.folder / "deck.ini", f"run.output={self.folder}", f"run.name={name}", "run.overwrite=true",
-                   f"run.max_steps={self.options.steps}", f"model.path={self.base}", f"precision.compute={'bf16' if self.bf16 else 'fp32'}"]
-        corpus = self.options.data / "text/novels/train.txt" if "run.task=pretrain" in keys else self.folder / "rows.jsonl"
-        command += [f"data.train={corpus}", *keys]
-        planned = json.loads(subprocess.run([str(part) for part in [*command, "--estimate", "--json"]], capture_output=True, text=True).stdout)
-        _, memory = run(*command)
-        lines = [json.loads(line) for line in open(self.folder / name / "metrics.jsonl", encoding="utf-8")]
-        lines = [line for line in lines if "loss" in line and "grad_norm" in line]
-        seconds = [b["wall_time"] - a["wall_time"] for a, b in zip(lines, lines[1:])]
-        tokens = [line["tokens"] for line in lines]
-        return {"seconds": statistics.median(seconds), "loss": lines[0]["loss"], "memory": memory, "tokens": tokens,
-                "planned": planned["bytes_per_rank"]["total"] / 2**30,
-                "rate": statistics.median(line["tokens_per_second"] for line in lines[1:])}
+    def __init__(self, options):
+        if options.steps <= WARM:
+            sys.exit(f"--steps: more than {WARM}")
+        if options.busy:
+            say_busy()
+        os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
+        self.options, self.precision = options, precision()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fine_tuning."))
+        self.base = self.folder / "base"
+        make_model(options.python, options.data / "tokenizer" / options.tokenizer, self.base, options.layers, options.width)
+        (self.folder / "deck.ini").write_text(DECK)
+        print(f"{options.layers} layers of width {options.width}, {self.precision}, {os.environ['OMP_NUM_THREADS']} "
+              f"thread(s); {processor()}", flush=True)
 
-    def trl(self, settings):
-        text, memory = run(self.options.python, "-c", TRL, self.base, self.folder / "rows.jsonl", self.options.steps, self.folder / "trl",
-                           "bf16" if self.bf16 else "fp32", json.dumps(settings))
-        result = json.loads(text.split("RESULT", 1)[1].splitlines()[0])
-        return {"seconds": statistics.median(result["seconds"][1:]), "loss": result["loss"], "memory": memory}
+    def write(self, name, rows):
+        path = self.folder / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return path
+
+    def command(self, rows, keys):
+        given = dict(key.split("=", 1) for key in [
+            f"run.output={self.folder}", "run.task=sft", f"run.max_steps={self.options.steps}", f"model.path={self.base}",
+            f"data.train={rows}", "data.packing=none", f"precision.compute={self.precision}", *keys, *self.options.option])
+        if given.get("run.finetuning") == "lora":
+            given["lora.path"] = f"{self.base}-adapter"
+        return [self.options.llmtrain, self.folder / "deck.ini", *(f"{key}={value}" for key, value in given.items())]
+
+    def llmtrain(self, rows, *keys):
+        process = checked(self.command(rows, keys))
+        lines = read_rows(self.folder / "run/metrics.jsonl")
+        steps = [line for line in lines if "grad_norm" in line]
+        ends = [line["wall_time"] for line in steps]
+        seconds = [steps[0]["seconds"]["step"]] + [b - a for a, b in zip(ends, ends[1:])]
+        tokens = [trained_tokens(line) for line in steps]
+        return dict(process, lines=lines, losses=[line["loss"] for line in steps], tokens=tokens, speed=speed(tokens, seconds),
+                    entropies=[line.get("entropy", 0) for line in steps], step=sum(seconds[WARM:]) / len(seconds[WARM:] or [1]),
+                    settings=" ".join([*keys, *self.options.option]))
+
+    def tune(self, task, environment=None, **case):
+        result = self.folder / f"{task}.json"
+        process = checked([self.options.python, PEER, task, json.dumps(dict(base=str(self.base), result=str(result)) | case)], environment)
+        return process, result
+
+    def peer(self, task, name, rows, default="", **case):
+        """`default` has the words of the setting that is called so."""
+        plain = name == "default"
+        case = dict(peer=default if plain else name, rows=str(rows), steps=self.options.steps, micro=4, accumulate=2, length=512) | case
+        process, result = self.tune(task, dict(os.environ) if plain else best_environment(), **case)
+        facts = json.loads(result.read_text())
+        seconds = facts["seconds"][WARM:] or facts["seconds"]
+        return dict(process, **facts, speed=speed(facts["tokens"], facts["seconds"]), step=sum(seconds) / len(seconds))
+
+    def settings(self, ways, default=""):
+        """The peer's settings: of every way to batch, eager and compiled, in every precision; and the default's words."""
+        precisions = ["fp32"] if self.precision == "fp32" else ["autocast", "bf16"]
+        words = [[way, compiled, number] for way in ways for compiled in ("", "compile") for number in precisions]
+        peers = self.options.peer.split(",") if self.options.peer else ["+".join(filter(None, each)) for each in words]
+        return ["default", *peers], "+".join(filter(None, [default, precisions[0]]))
+
+    def grouped(self, rows, batch=8):
+        _, result = self.tune("group", rows=str(rows), first=WARM * batch, batch=batch)
+        return result
+
+    def check(self, own, peer, name, words, bound=None):
+        """Ends the benchmark (1) unless both trained on the same tokens to the same losses."""
+        if "packed" in words:
+            return check_losses(own["losses"][:1], peer["losses"][:1], NEAR, name)
+        if own["tokens"] != peer["tokens"]:
+            sys.exit(f"trained tokens of the steps differ: llmtrain {own['tokens']}, {name} {peer['tokens']}")
+        count = 1 if words.split("+")[-1] == "bf16" else None
+        check_losses(own["losses"][:count], peer["losses"][:count], bound or BOUNDS[self.precision], name)
+
+    def compete(self, title, task, keys, rows, peers, default, bound=None, check=None, own=None, **case):
+        """Runs llmtrain and the peer's settings in turn and prints the table of a case."""
+        print(f"\n{title}", flush=True)
+        files = {True: self.grouped(rows), False: rows} if any("grouped" in name for name in peers) else {False: rows}
+
+        def check_all(results):
+            ours = {False: results["llmtrain"][0]}
+            for name in results:
+                order = "grouped" in name
+                if order not in ours:
+                    ours[order] = self.llmtrain(files[order], *keys)
+                if name != "llmtrain":
+                    words = default if name == "default" else name
+                    (check or functools.partial(self.check, bound=bound))(ours[order], results[name][0], name, words)
+            print("the losses and the trained tokens agree" if not check else "what both report agrees", flush=True)
+
+        programs = {"llmtrain": own or (lambda: self.llmtrain(rows, *keys))}
+        for name in peers:
+            programs[name] = functools.partial(self.peer, task, name, files["grouped" in name], default, **case)
+        lora = any("lora" in key for key in keys)
+        results = play(programs, self.options.rounds, self.options.busy, check_all,
+                       same_state=lambda name: lora or name.split("+")[-1] != "bf16", kept=("default",))
+        planned = subprocess.run([str(part) for part in [*self.command(rows, keys), "--estimate", "--json"]], capture_output=True, text=True)
+        show(title, results, json.loads(planned.stdout)["bytes_per_rank"]["total"])
+
+
+def show(title, results, planned):
+    peers = [name for name in results if name != "llmtrain"]
+    best = max(peers, key=lambda name: median(results, name, "speed"))
+    small = smallest(results, peers)
+    print(f"\n{title}: medians; the ratios are of llmtrain to the line's; its plan has {planned / 2**30:.2f} GiB")
+    print(f"{'':<8} {'program':<26} {'tokens/s':>9} {'s/step':>8} {'peak GiB':>9} {'speed':>6} {'memory':>6}")
+    ours, peak = median(results, "llmtrain", "speed"), median(results, "llmtrain", "peak")
+    for name in ["llmtrain", *sorted(peers, key=lambda name: -median(results, name, "speed"))]:
+        place = "fastest" if name == best else "smallest" if name == small else ""
+        rate, memory = median(results, name, "speed"), median(results, name, "peak")
+        print(f"{place:<8} {name:<26} {rate:9.1f} {median(results, name, 'step'):8.2f} {memory / 2**30:9.2f} {ours / rate:6.2f} "
+              f"{peak / memory:6.2f}")
+    for name in ["llmtrain", *dict.fromkeys((best, "default"))]:
+        if name in results:
+            print(f"settings of {name}: {results[name][0]['settings']}")
+    print(end="", flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("llmtrain"), parser.add_argument("data", type=pathlib.Path), parser.add_argument("python")
-    parser.add_argument("--rounds", type=int, default=3), parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--tokenizer", default="llama2"), parser.add_argument("--cases", default=",".join(CASES))
-    options = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
-    bench = Bench(options, pathlib.Path(tempfile.mkdtemp(prefix="fine_tuning.")))
-    results = {}
-    for _ in range(options.rounds):
-        for name in options.cases.split(","):
-            keys, settings = CASES[name]
-            if keys is not None:
-                results.setdefault((name, "llmtrain"), []).append(bench.llmtrain(keys))
-            if settings is not None:
-                results.setdefault((name, "TRL"), []).append(bench.trl(settings))
-    print(f"{'case':<22} {'program':<9} {'s/step':>8} {'tokens/s':>9} {'peak GiB':>9} {'planned':>8} {'first loss':>11}")
-    for (name, program), rounds in results.items():
-        median = {key: statistics.median(r[key] for r in rounds) for key in ("seconds", "memory", "loss")}
-        rate = f"{statistics.median(r['rate'] for r in rounds):9.0f}" if "rate" in rounds[0] else " " * 9
-        planned = f"{rounds[0]['planned']:8.2f}" if "planned" in rounds[0] else " " * 8
-        print(f"{name:<22} {program:<9} {median['seconds']:8.2f} {rate} {median['memory']:9.2f} {planned} {median['loss']:11.5f}")
+    options = make_parser(__doc__, CASES, layers=18).parse_args()
+    bench = Bench(options)
+    rows = [row for row in read_rows(options.data / "sft/alpaca.jsonl")
+            if len(row["instruction"] + row["input"] + row["output"]) < 1200]
+    for case in options.cases.split(","):
+        keys, ways, default, rate = CASES[case]
+        count = options.steps * 8 * (8 if default else 1)  # packed, a step holds some five times as many
+        write_rows(bench.folder / "rows.jsonl", rows[:count])
+        peers, words = bench.settings(ways, default)
+        adapter = {"adapter": f"{bench.base}-adapter"} if "lora" in case else {}
+        bench.compete(case, "sft", [*keys, f"schedule.learning_rate={rate}"], bench.folder / "rows.jsonl", peers, words, rate=rate, **adapter)
 
 
 if __name__ == "__main__":

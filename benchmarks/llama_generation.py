@@ -14,7 +14,8 @@ import pathlib
 import tempfile
 import time
 
-from fine_tuning import MODEL, run
+from fine_tuning import make_model
+from peer_rounds import checked
 
 TYPES = {  # ours: options; llama.cpp's: type of the file, bytes a weight
     "fp32": (["--compute", "fp32"], "f32", 4),
@@ -52,7 +53,7 @@ def own(options, base, keys):
     def seconds(prompt, new):
         ids = ",".join(str(100 + i % 1000) for i in range(prompt))
         begin = time.perf_counter()
-        run(options.llmtool, "generate", "--model", base, "--greedy", "--ignore-eos", "--ids", "--prompt-ids", ids, "--max-new-tokens", new, *keys)
+        checked([options.llmtool, "generate", "--model", base, "--greedy", "--ignore-eos", "--ids", "--prompt-ids", ids, "--max-new-tokens", new, *keys])
         return time.perf_counter() - begin
 
     start = seconds(8, 1)
@@ -68,16 +69,16 @@ def main():
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     folder = pathlib.Path(tempfile.mkdtemp(prefix="llama_cpp."))
     base = folder / "base"
-    run(options.python, "-c", MODEL.replace("layers=18", f"layers={options.layers}").replace("embeddings=512", "embeddings=1024"),
-        options.data / "tokenizer/llama2", base)
+    make_model(options.python, options.data / "tokenizer/llama2", base, layers=options.layers, positions=1024)
     for name in ("f32", "bf16", "f16"):
-        run(options.llmtool, "export", base, "--format", "gguf", "--dtype", {"f32": "fp32", "f16": "fp16"}.get(name, name), "--output", folder / f"{name}.gguf")
-    run(options.llama_python, "-c", QUANTIZE, folder / "bf16.gguf", folder / "iq4_nl.gguf")
+        checked([options.llmtool, "export", base, "--format", "gguf", "--dtype", {"f32": "fp32", "f16": "fp16"}.get(name, name),
+                 "--output", folder / f"{name}.gguf"])
+    checked([options.llama_python, "-c", QUANTIZE, folder / "bf16.gguf", folder / "iq4_nl.gguf"])
     best = {}
     for _ in range(options.rounds):
         for name in options.types.split(","):
             keys, file, _ = TYPES[name]
-            text, _ = run(options.llama_python, "-c", PEER, folder / f"{file}.gguf", os.environ["OMP_NUM_THREADS"], PROMPT, NEW)
+            text = checked([options.llama_python, "-c", PEER, folder / f"{file}.gguf", os.environ["OMP_NUM_THREADS"], PROMPT, NEW])["output"]
             for who, rates in (("own", own(options, base, keys)), ("peer", json.loads(text.split("RESULT", 1)[1].splitlines()[0]))):
                 known = best.get((name, who), (0, 0))
                 best[name, who] = tuple(map(max, known, rates))

@@ -12,7 +12,8 @@ import pathlib
 import re
 import statistics
 
-from sft_outcome import prepare, run
+from peer_rounds import checked
+from sft_outcome import prepare
 
 CASES = {
     "r = 8, alpha = 16": "",
@@ -44,14 +45,14 @@ def main():
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     folder = prepare(options.data)
-    run(options.llmtrain, folder / "base.ini", f"run.output={folder}", f"data.train={options.data}/text/novels/train.txt",
-        f"run.max_steps={options.base_steps}")
+    checked([options.llmtrain, folder / "base.ini", f"run.output={folder}", f"data.train={options.data}/text/novels/train.txt",
+             f"run.max_steps={options.base_steps}"])
     deck = [options.llmtrain, folder / "sft.ini", f"run.output={folder}", f"model.path={folder}/base/export", "run.name=case", "run.overwrite=true",
             f"data.train={folder}/train.jsonl", f"data.validation={folder}/held_out.jsonl", "data.validation_fraction=0",
             f"run.max_steps={options.steps}", "checkpoint.export=none", "evaluation.at_end=true", "log.every_steps=1"]
     print(f"{'case':<46} {'trained':>9} {'adapter MiB':>12} {'peak MiB':>9} {'s/step':>7} {'loss':>7}")
     for name, keys in {"full tuning": [], **{name: keys_of(case) for name, case in CASES.items()}}.items():
-        run(*deck, *keys)
+        peak = checked([*deck, *keys])["peak"] / 2**20
         lines = [json.loads(line) for line in open(folder / "case/metrics.jsonl", encoding="utf-8")]
         seconds = statistics.median(line["seconds"]["step"] for line in lines if "grad_norm" in line)
         loss = [line["validation_loss"] for line in lines if "validation_loss" in line][-1]
@@ -59,7 +60,7 @@ def main():
         size = f"{adapter.stat().st_size / 2**20:12.2f}" if adapter.exists() else " " * 12
         model = re.search(r"([0-9,]+) parameters(?:, ([0-9,]+) of them trained)?", (folder / "case/log.txt").read_text())
         trained = model.group(2) or model.group(1)
-        print(f"{name:<46} {trained:>9} {size} {run.peak:9.0f} {seconds:7.3f} {loss:7.4f}", flush=True)
+        print(f"{name:<46} {trained:>9} {size} {peak:9.0f} {seconds:7.3f} {loss:7.4f}", flush=True)
 
 
 if __name__ == "__main__":

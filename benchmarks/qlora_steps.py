@@ -1,110 +1,47 @@
 #!/usr/bin/env python3
-"""qlora_steps.py LLMTRAIN DATA PYTHON [--rounds N] [--layers N] [--tokens N,N] [--precision T,T] [--peer]: seconds a step of
-LoRA beside a base in the compute type, in nf4 with double quantisation and in int8.
+"""qlora_steps.py LLMTRAIN DATA PYTHON [--cases 4096,512] [--peer A,B] [--precision bf16,fp32] [--rounds N] [--steps N] [--busy]:
+LoRA beside a base in nf4 with double quantisation, with PEFT and bitsandbytes at their best settings beside it, and
+llmtrain's over a base in the compute type and in int8.
 
-A model of Llama's shape with random weights (hidden size 1024, 18 layers: some 300 million) is tuned on text, rows of 512 tokens.
-One micro-batch is a step. --peer: also PyTorch with PEFT and bitsandbytes' layers of 4 bits, on the same tokens a step (PYTHON has
-torch, transformers, peft and bitsandbytes). Cases run in turn, each in every round; the table has the fastest step of all rounds;
-progress goes to stderr.
+A model of Llama's shape with random weights (hidden size 1024, 18 layers: some 300 million) and one adapter (r 16, all linear
+layers) on both sides. A case is the number of tokens of a step, which is one micro-batch: rows of 512 random tokens. The
+peer's settings: eager and compiled, autocast and pure bf16, with tcmalloc; the default is eager bf16 with the C library's malloc.
+Rounds, choice and checks are those of fine_tuning.py: losses of every step must agree. PYTHON has torch, transformers, peft and
+bitsandbytes, whose products in 4 bits on processors are those of its wheel, without the hub's kernels.
 """
-import argparse
 import json
-import os
-import pathlib
-import sys
-import tempfile
+import random
 
-from fine_tuning import MODEL, run
+from fine_tuning import LORA, Bench, make_parser
+from peer_rounds import expect_quiet
 
-STORAGES = {"lora": [], "nf4": ["quantization.bits=4", "quantization.type=nf4", "quantization.double=true"], "int8": ["quantization.bits=8"]}
-DECK = """[run]
-task = pretrain
-finetuning = lora
-[data]
-validation_fraction = 0
-[batch]
-sequence_length = 512
-[lora]
-r = 16
-alpha = 32
-target_modules = q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj
-[schedule]
-learning_rate = 1e-4
-[evaluation]
-every_steps = 0
-at_end = false
-[checkpoint]
-every_steps = 0
-at_end = false
-[log]
-every_steps = 1
-"""
-PEER = """
-import sys, time, torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-base, rows, steps, precision = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype)
-model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, quantization_config=quantization, device_map="cpu")
-model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"))
-model.train()
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
-best = 1e9
-for step in range(steps):
-    ids = torch.randint(3, 30000, (rows, 512))
-    begin = time.perf_counter()
-    loss = model(input_ids=ids, labels=ids).loss
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-    if step > 0: best = min(best, time.perf_counter() - begin)
-print("RESULT", best, float(loss))
-"""
-
-
-def own_step(options, folder, rows, precision, keys):
-    command = [options.llmtrain, folder / "deck.ini", f"run.output={folder}", "run.name=run", "run.overwrite=true",
-               f"run.max_steps={options.steps}", f"model.path={folder / 'base'}", f"precision.compute={precision}", f"batch.micro={rows}",
-               f"batch.global={rows}", f"data.train={options.data / 'text/novels/train.txt'}", *keys]
-    run(*command)
-    lines = [json.loads(line) for line in open(folder / "run/metrics.jsonl", encoding="utf-8")]
-    lines = [line for line in lines if "grad_norm" in line]
-    return min(b["wall_time"] - a["wall_time"] for a, b in zip(lines, lines[1:])), lines[-1]["loss"]
-
-
-def peer_step(options, folder, rows, precision):
-    text, _ = run(options.python, "-c", PEER, folder / "base", rows, options.steps, precision)
-    seconds, loss = text.split("RESULT", 1)[1].split()[:2]
-    return float(seconds), float(loss)
+LENGTH = 512
+NF4 = ["quantization.bits=4", "quantization.type=nf4", "quantization.double=true"]
+OTHERS = {"compute type": [], "int8": ["quantization.bits=8"]}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("llmtrain"), parser.add_argument("data", type=pathlib.Path), parser.add_argument("python")
-    parser.add_argument("--rounds", type=int, default=3), parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--layers", type=int, default=18), parser.add_argument("--tokens", default="4096,512")
-    parser.add_argument("--precision", default="bf16,fp32"), parser.add_argument("--peer", action="store_true")
+    parser = make_parser(__doc__, ["4096", "512"], layers=18)
+    parser.add_argument("--precision", help="comma-separated; default: the processor's best, and fp32")
     options = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="qlora_steps."))
-    model = MODEL.replace("num_hidden_layers=18", f"num_hidden_layers={options.layers}")
-    run(options.python, "-c", model, options.data / "tokenizer/llama2", folder / "base")
-    (folder / "deck.ini").write_text(DECK)
-    print(f"{'precision':<9} {'tokens':>6} " + "".join(f"{name + ' s':>10}" for name in [*STORAGES, "peer nf4"]) + "   over lora")
-    for precision in options.precision.split(","):
-        for tokens in map(int, options.tokens.split(",")):
-            best = {}
-            for _ in range(options.rounds):
-                for name, keys in STORAGES.items():
-                    best.setdefault(name, []).append(own_step(options, folder, tokens // 512, precision, keys)[0])
-                if options.peer:
-                    best.setdefault("peer nf4", []).append(peer_step(options, folder, tokens // 512, precision)[0])
-                print(f"{precision} {tokens} " + "  ".join(f"{name} {times[-1]:.2f}" for name, times in best.items()), file=sys.stderr)
-            fastest = {name: min(times) for name, times in best.items()}
-            ratios = "  ".join(f"{name} {seconds / fastest['lora']:.2f}" for name, seconds in fastest.items() if name != "lora")
-            print(f"{precision:<9} {tokens:>6} " + "".join(f"{seconds:10.2f}" for seconds in fastest.values()) + f"   {ratios}", flush=True)
+    bench = Bench(options)
+    draw, vocabulary = random.Random(0), json.loads((bench.base / "config.json").read_text())["vocab_size"]
+    for number in options.precision.split(",") if options.precision else dict.fromkeys((bench.precision, "fp32")):
+        bench.precision = number
+        for tokens in map(int, options.cases.split(",")):
+            rows = max(1, tokens // LENGTH)
+            path = bench.write("ids.jsonl", [{"input_ids": [draw.randrange(3, vocabulary) for _ in range(LENGTH + 1)]}
+                                             for _ in range(rows * options.steps)])
+            keys = ["run.task=pretrain", f"batch.sequence_length={LENGTH}", f"batch.micro={rows}", f"batch.global={rows}",
+                    "schedule.learning_rate=1e-3", *LORA]
+            peers, _ = bench.settings([""])
+            bench.compete(f"nf4, {number}, {tokens} tokens a step", "qlora", [*keys, *NF4], path, peers,
+                          "fp32" if number == "fp32" else "bf16", micro=rows, accumulate=1, rate=1e-3, adapter=f"{bench.base}-adapter")
+            for name, storage in OTHERS.items():
+                if not options.busy:
+                    expect_quiet()
+                print(f"llmtrain over {name}: {max(bench.llmtrain(path, *keys, *storage)['speed'] for _ in range(options.rounds)):.1f} "
+                      "tokens/s, the fastest round", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
-"""sft_outcome.py LLMTRAIN LLMTOOL DATA [--python PYTHON] [--steps N]: what instruction tuning does to a small base model.
+"""sft_outcome.py LLMTRAIN LLMTOOL DATA [--python PYTHON] [--peer A,B] [--steps N] [--busy]: what instruction tuning does to
+a small base model.
 
 Pre-trains a base on DATA/text/novels, tunes it on DATA/sft/alpaca.jsonl with llmtrain, all of it and by LoRA of rank 8, and
-with TRL's SFTTrainer (same model, rows, order and settings, fp32), and prints the loss over held-out completions before
-and after, as one evaluator measures it for all, seconds a step, peak memory, the size of a checkpoint, and answers before and
-after. PYTHON is an interpreter with torch, transformers,
-trl and datasets; without it only llmtrain runs. Some ten minutes on two cores.
+with TRL's SFTTrainer (same model, rows, order and settings, fp32): its default, padded, eager and with the C library's
+malloc, and the settings of --peer (peers/tune.py). Prints the loss over held-out completions before and after, as one
+evaluator measures it for all, seconds a step with start and tokenization, peak memory, the size of a checkpoint, and answers
+before and after. The losses of TRL's models must be llmtrain's, and the machine quiet. PYTHON is an interpreter with torch,
+transformers, trl and datasets; without it only llmtrain runs. Some ten minutes on two cores.
 """
 import argparse
 import json
 import os
 import pathlib
-import subprocess
+import sys
 import tempfile
-import time
 
+from fine_tuning import PEER, write_rows
+from peer_rounds import best_environment, checked, expect_quiet, say_busy
+
+BOUND = 2e-3  # limit of the distance of two held-out losses, relative
 DECK = """[run]
 task = sft
 [batch]
@@ -65,47 +70,6 @@ every_steps = 0
 at_end = false
 export = last
 """
-TRL = """
-import json, sys, time, torch
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import SFTConfig, SFTTrainer
-base, rows, steps, output = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-tokenizer = AutoTokenizer.from_pretrained(base)
-if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
-model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-settings = SFTConfig(output_dir=output, max_steps=steps, per_device_train_batch_size=4, gradient_accumulation_steps=4, learning_rate=5e-4,
-                     lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0, report_to=[], save_strategy="no",
-                     train_sampling_strategy="sequential", use_cpu=True, bf16=False, gradient_checkpointing=False, max_length=384,
-                     packing=False, shuffle_dataset=False, disable_tqdm=True, logging_steps=10**6, optim="adamw_torch")
-trainer = SFTTrainer(model=model, args=settings, train_dataset=Dataset.from_list([json.loads(l) for l in open(rows)]), processing_class=tokenizer)
-begin = time.perf_counter()
-trainer.train()
-print("SECONDS", time.perf_counter() - begin)
-trainer.save_model(output)
-"""
-
-
-def run(*command):
-    """Returns the output; run.peak is then the peak of resident memory in MiB."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        child = subprocess.Popen([str(part) for part in command], stdout=log, stderr=subprocess.STDOUT, text=True)
-        _, status, usage = os.wait4(child.pid, 0)
-        log.seek(0)
-        text = log.read()
-    if status != 0:
-        raise SystemExit(f"{command[0]} ended with {os.waitstatus_to_exitcode(status)}:\n{text[-3000:]}")
-    run.peak = usage.ru_maxrss / 1024
-    return text
-
-
-def write_rows(path, rows):
-    with open(path, "w", encoding="utf-8") as file:
-        for row in rows:
-            question = row["instruction"] + ("\n" + row["input"] if row["input"] else "")
-            file.write(json.dumps({"prompt": f"### Instruction:\n{question}\n\n### Response:\n", "completion": row["output"]}) + "\n")
-
-
 def prepare(data):
     """Returns a folder with train.jsonl, held_out.jsonl, and the decks base.ini and sft.ini."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="sft."))
@@ -122,40 +86,59 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llmtrain"), parser.add_argument("llmtool"), parser.add_argument("data", type=pathlib.Path)
     parser.add_argument("--python"), parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--base-steps", type=int, default=400), parser.add_argument("--peer", default="fp32,free+fp32,free+compile+fp32")
+    parser.add_argument("--option", action="append", default=[], metavar="section.key=value", help="of llmtrain's full tuning")
+    parser.add_argument("--busy", action="store_true", help="measure although other processes run")
     options = parser.parse_args()
+    if options.busy:
+        say_busy()
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     folder = prepare(options.data)
-    run(options.llmtrain, folder / "base.ini", f"run.output={folder}", f"data.train={options.data}/text/novels/train.txt")
+    checked([options.llmtrain, folder / "base.ini", f"run.output={folder}", f"data.train={options.data}/text/novels/train.txt",
+             f"run.max_steps={options.base_steps}"])
     base = folder / "base/export"
 
-    models = {"base": base}
-    seconds, peaks, sizes = {}, {}, {}
-    lora = ["run.finetuning=lora", "lora.r=8", "lora.alpha=16", "schedule.learning_rate=5e-3", "checkpoint.export_merged=true"]
-    for name, keys in {"llmtrain": [], "LoRA r=8": lora}.items():
+    def own(name, *keys):
         output = folder / name.split()[0]
-        begin = time.perf_counter()
-        run(options.llmtrain, folder / "sft.ini", f"run.output={folder}", f"run.name={output.name}", f"model.path={base}",
-            f"data.train={folder}/train.jsonl", f"run.max_steps={options.steps}", "checkpoint.at_end=true", *keys)
-        seconds[name], peaks[name] = time.perf_counter() - begin, run.peak
-        sizes[name] = sum(file.stat().st_size for file in (output / "checkpoints").rglob("shard-*.h5") if not file.parent.is_symlink()) / 2**20
-        models[name] = output / "export"
+        process = checked([options.llmtrain, folder / "sft.ini", f"run.output={folder}", f"run.name={output.name}", f"model.path={base}",
+                           f"data.train={folder}/train.jsonl", f"run.max_steps={options.steps}", "checkpoint.at_end=true", *keys])
+        size = sum(file.stat().st_size for file in (output / "checkpoints").rglob("shard-*.h5") if not file.parent.is_symlink())
+        return dict(process, model=output / "export", checkpoint=size / 2**20)
+
+    def trl(name, peer):
+        output = folder / name.replace(" ", "-")
+        case = dict(base=str(base), rows=f"{folder}/train.jsonl", result=f"{output}.json", save=str(output), peer=peer, steps=options.steps,
+                    micro=4, accumulate=4, rate=5e-4, length=384)
+        process = checked([options.python, PEER, "sft", json.dumps(case)], None if name == "TRL default" else best_environment())
+        return dict(process, model=output, settings=json.loads((folder / f"{output.name}.json").read_text())["settings"])
+
+    lora = ["run.finetuning=lora", "lora.r=8", "lora.alpha=16", "schedule.learning_rate=5e-3", "checkpoint.export_merged=true"]
+    runs = {"llmtrain": lambda: own("llmtrain", *options.option), "LoRA r=8": lambda: own("LoRA r=8", *lora)}
     if options.python:
-        text = run(options.python, "-c", TRL, base, folder / "train.jsonl", options.steps, folder / "trl")
-        seconds["TRL"], peaks["TRL"] = float(text.split("SECONDS")[1].split()[0]), run.peak
-        models["TRL"] = folder / "trl"
-    print(f"{'model':<10} {'held-out completion loss':>25} {'s/step':>8} {'peak MiB':>9} {'checkpoint MiB':>15}")
-    for name, model in models.items():
-        run(options.llmtrain, folder / "sft.ini", "run.task=evaluate", f"run.name=evaluate-{name.split()[0]}", f"run.output={folder}",
-            f"model.path={model}", f"data.validation={folder}/held_out.jsonl")
-        loss = json.loads((folder / f"evaluate-{name.split()[0]}/evaluation.json").read_text())["loss"]
-        costs = f"{seconds[name] / options.steps:8.2f} {peaks[name]:9.0f}" if name in seconds else ""
-        costs += f" {sizes[name]:15.1f}" if name in sizes else ""
-        print(f"{name:<10} {loss:>25.4f} {costs}")
+        runs["TRL default"] = lambda: trl("TRL default", "fp32")
+        runs |= {f"TRL {peer}": lambda peer=peer: trl(f"TRL {peer}", peer) for peer in options.peer.split(",")}
+    if not options.busy:
+        expect_quiet()
+    results = {"base": dict(model=base)} | {name: run() for name, run in runs.items()}
+    print(f"{'model':<22} {'held-out completion loss':>25} {'s/step':>8} {'peak MiB':>9} {'checkpoint MiB':>15}")
+    for name, result in results.items():
+        place = f"evaluate-{name.replace(' ', '-')}"
+        checked([options.llmtrain, folder / "sft.ini", "run.task=evaluate", f"run.name={place}", f"run.output={folder}",
+                 f"model.path={result['model']}", f"data.validation={folder}/held_out.jsonl"])
+        result["loss"] = json.loads((folder / place / "evaluation.json").read_text())["loss"]
+        costs = f"{result['seconds'] / options.steps:8.2f} {result['peak'] / 2**20:9.0f}" if "seconds" in result else ""
+        costs += f" {result['checkpoint']:15.1f}" if "checkpoint" in result else ""
+        print(f"{name:<22} {result['loss']:>25.4f} {costs}", flush=True)
+    for name, result in results.items():
+        if "settings" in result:
+            print(f"settings of {name}: {result['settings']}")
+        if "settings" in result and abs(result["loss"] - results["llmtrain"]["loss"]) > BOUND * result["loss"]:
+            sys.exit(f"the losses of {name} and llmtrain differ by more than {BOUND}")
     for row in [json.loads(line) for line in open(folder / "held_out.jsonl", encoding="utf-8")][:3]:
         print("\n" + row["prompt"].strip())
-        for name, model in models.items():
-            answer = run(options.llmtool, "generate", "--model", model, "--prompt", row["prompt"], "--max-new-tokens", "40", "--greedy")
-            print(f"  {name}: {' '.join(answer.split())}")
+        for name, result in results.items():
+            answer = checked([options.llmtool, "generate", "--model", result["model"], "--prompt", row["prompt"], "--max-new-tokens", 40, "--greedy"])
+            print(f"  {name}: {' '.join(answer['output'].split())}")
 
 
 if __name__ == "__main__":

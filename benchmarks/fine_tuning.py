@@ -60,9 +60,10 @@ every_steps = 1
 
 
 def make_model(python, tokenizer, base, layers=18, width=1024, inner=None, positions=512):
-    """Writes a Hugging Face folder of Llama's shape with random weights, and base-adapter, one of PEFT's."""
+    """Writes a Hugging Face folder of Llama's shape with random weights, and base-adapter, one of PEFT's. The inner width is
+    a multiple of 64: bitsandbytes' products on processors want whole blocks in a row."""
     checked([python, PEER, "model", json.dumps(dict(tokenizer=str(tokenizer), base=str(base), layers=layers, width=width,
-                                                    inner=inner or width * 11 // 4, positions=positions))])
+                                                    inner=inner or -(-width * 11 // 256) * 64, positions=positions))])
 
 
 def write_rows(path, rows):

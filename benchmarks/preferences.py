@@ -45,7 +45,7 @@ class Preferences(Bench):
         return [pair for pair in self.pairs if max(len(pair["prompt"] + pair[key]) for key in ("chosen", "rejected")) < characters]
 
     def dpo(self, title):
-        rows = self.write("pairs.jsonl", self.shorter(1500)[:self.options.steps * 8])
+        rows = self.write("pairs.jsonl", self.shorter(1200)[:self.options.steps * 8])
         peers, default = self.settings(["precomputed", "precomputed+grouped"])
         lora = title == "dpo lora"
         rate = 1e-3 if lora else 1e-4

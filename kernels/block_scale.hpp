@@ -1,5 +1,5 @@
 #pragma once
-// Scale of a block of a quantised matrix, the same on every device.
+// Scale of a block of a quantised matrix on processors; GPUs compute the same in kernels/cuda/dequantize.cu.
 
 #include <cstdint>
 #include <cstring>

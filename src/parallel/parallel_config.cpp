@@ -98,7 +98,8 @@ void ParallelConfig::visit(DeckKeys& keys) {
       "cuda_graphs", cuda_graphs,
       {.doc = "On GPUs, record passes as CUDA graphs, once per shape of micro-batch, and launch them "
               "as a whole, bit for bit. With zero below 3 this applies to all passes of a single rank, and on several "
-              "ranks to those between the first and the last of a reduction group. No effect elsewhere.",
+              "ranks to those between the first and the last of a reduction group. Tokens of rollouts are decoded by a "
+              "graph for each number of texts. No effect elsewhere.",
        .tasks = training_tasks});
 }
 

@@ -183,13 +183,13 @@ void resolve_finetuning(DeckLoader& deck, const DeckKeys& keys, Config& config, 
 
 /// Reports settings that do not fit a model that scores texts.
 void check_scoring(DeckLoader& deck, const Config& config) {
-  const std::string model = config.run.task == Task::classify ? "a model of labels" : "a reward model";
+  const std::string task = fmt::format("run.task = {}", name_of(config.run.task));
   deck.check(config.log.samples_every_steps == 0, {"log.samples_every_steps"},
-             model + " scores texts and writes none: remove the key");
-  deck.check(config.evaluation.tasks.empty(), {"evaluation.tasks"}, model + " scores whole texts: remove the key");
-  deck.check(config.evaluation.stride == 0, {"evaluation.stride"}, model + " scores whole texts: remove the key");
+             task + " scores texts and writes none: remove the key");
+  deck.check(config.evaluation.tasks.empty(), {"evaluation.tasks"}, task + " scores whole texts: remove the key");
+  deck.check(config.evaluation.stride == 0, {"evaluation.stride"}, task + " scores whole texts: remove the key");
   deck.check(config.checkpoint.best_metric != "validation/token_accuracy", {"checkpoint.best_metric"},
-             model + " predicts no tokens: choose another metric, such as validation/loss");
+             task + " predicts no tokens: choose another metric, such as validation/loss");
 }
 
 /// Reports errors and notes about the data files. Returns the vocabulary that they need, 0 = not yet known.

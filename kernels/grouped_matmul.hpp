@@ -1,6 +1,6 @@
 #pragma once
-// Products of several matrices of one shape with rows of their own, as those of a layer's experts. The bits of a row
-// depend on that row and its matrix alone: not on the other rows, nor on what is multiplied in the same call.
+// Products of several matrices of one shape with rows of their own, as those of a layer's experts. The bits of a row of
+// grouped_forward() depend on that row and its matrix alone: not on the other rows, nor on what else is multiplied.
 
 #include <cstdint>
 #include <span>

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "core/profile.hpp"
 #include "kernels/cuda/column_sum.cuh"
@@ -187,22 +188,27 @@ class Library {
   }
 
  private:
+  /// Buffers are never freed: graphs keep using those they were recorded with.
+  static void* at_least(std::vector<DeviceBuffer>& buffers, int64_t bytes) {
+    if (buffers.empty() || buffers.back().bytes() < bytes) buffers.emplace_back(bytes);
+    return buffers.back().data();
+  }
   /// Computes more columns than the product has, whose values do not matter.
   void run_padded(Plan& plan, const Product& p, const void* a, const void* b, void* d, const void* bias,
                   Stream& stream) {
     const int64_t b_column = std::max(p.b_stride, p.k) * static_cast<int64_t>(size_of(p.input)),
                   d_column = std::max(p.d_stride, p.m) * static_cast<int64_t>(size_of(p.output));
-    if (padded_b_.bytes() < plan.columns() * b_column) padded_b_ = DeviceBuffer(plan.columns() * b_column);
-    if (padded_d_.bytes() < plan.columns() * d_column) padded_d_ = DeviceBuffer(plan.columns() * d_column);
-    copy_on_device(padded_b_.data(), b, p.n * b_column, stream);
-    if (p.accumulate || p.d_stride > p.m) copy_on_device(padded_d_.data(), d, p.n * d_column, stream);
-    plan.run(handle_, a, padded_b_.data(), padded_d_.data(), bias, p.accumulate, workspace_.data(), stream);
-    copy_on_device(d, padded_d_.data(), p.n * d_column, stream);
+    void* const padded_b = at_least(padded_b_, plan.columns() * b_column);
+    void* const padded_d = at_least(padded_d_, plan.columns() * d_column);
+    copy_on_device(padded_b, b, p.n * b_column, stream);
+    if (p.accumulate || p.d_stride > p.m) copy_on_device(padded_d, d, p.n * d_column, stream);
+    plan.run(handle_, a, padded_b, padded_d, bias, p.accumulate, workspace_.data(), stream);
+    copy_on_device(d, padded_d, p.n * d_column, stream);
   }
 
   cublasLtHandle_t handle_ = nullptr;
   DeviceBuffer workspace_;
-  DeviceBuffer padded_b_, padded_d_;
+  std::vector<DeviceBuffer> padded_b_, padded_d_;
   std::map<Product, std::unique_ptr<Plan>> plans_;
 };
 

@@ -162,7 +162,7 @@ struct SampleRow {
     // Of equal logits at the cut all are kept, or it is the host that counts them.
     const bool needs_last = is_first || cut.above + cut.at - last < cut.target - error;
     lowest = cut.lowest;
-    return needs_last && (is_first || cut.above + cut.at > cut.target + error);
+    return needs_last && cut.above + cut.at > cut.target + error;
   }
 
   /// -1: undecided.

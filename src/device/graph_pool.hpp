@@ -18,8 +18,8 @@ class GraphPool {
 
   /// The graph of this key, recorded or to be recorded now; null if the work runs plainly.
   Graph* find(const Key& key);
-  /// Records work. False if there is no memory for the graph, as for all of them from then on; if `work` has submitted
-  /// it already, `undo` is called.
+  /// Records work. False if there is no memory for the graph, as for all of them from then on: `undo` is called if the
+  /// work was recorded and cannot become one.
   bool record(Graph& graph, Stream& stream, const std::function<void()>& work, const std::function<void()>& undo = {});
   /// Runs work as a graph where find() has one.
   void run(const Key& key, Stream& stream, const std::function<void()>& work);

@@ -24,7 +24,7 @@ struct GeneratorCapacity {
   int64_t prompt_tokens = 0;
   CachePolicy policy = {};  ///< other ones than full read prompts as a whole
   int64_t kv_heads = 0;     ///< of the model, for these
-  /// Decoding may run as graphs of a GPU. Only for models in whose passes the host takes no part: experts sort rows.
+  /// Decoding may run as graphs of a GPU, if the model can be recorded.
   bool graphs = false;
 
   bool selects() const { return cache && policy.kind != CachePolicy::Kind::full; }

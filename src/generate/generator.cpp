@@ -314,8 +314,9 @@ std::vector<Continuation> Generator::run(ParamStore& params, Arena& arena, Strea
 
 /// Passes over prompts come first in a run: they gather weights, and compute what the cache keeps of these.
 void Generator::choose_graphs(const ParamStore& params, const GenerationRequest& request) {
-  const bool used = capacity_.graphs && Graph::available() && !capacity_.selects() && request.ranks == nullptr &&
-                    params.units().policy().whole_weights && TokenDrawer::draws_on_device(request);
+  const bool used = capacity_.graphs && model_.can_record() && Graph::available() && !capacity_.selects() &&
+                    request.ranks == nullptr && params.units().policy().whole_weights &&
+                    TokenDrawer::draws_on_device(request);
   const Recorded wanted{&params, filters_of(request.sampling), request.records_logp, request.vocabulary};
   if (!used) {
     graphs_.reset();

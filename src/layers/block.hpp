@@ -28,8 +28,8 @@ struct BlockSaved {
   NormSaved post_mlp;
 };
 
-/// Norms that pre-norm blocks join to the sums before them, so that a sum is not read back from memory. `normed` is
-/// fp32 or compute dtype [N, C], like the blocks' inputs to attention.
+/// Norms that pre-norm blocks join to the sums before them, so that a sum is not read back from memory. `normed` has
+/// the compute dtype, [N, C].
 struct JoinedNorms {
   Tensor normed;               ///< norm1 of the block's input, if has_input; at the end the next norm of its output
   bool has_input = false;      ///< the block before has computed norm1

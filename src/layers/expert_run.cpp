@@ -19,10 +19,6 @@ void each_of_run(const ExpertRun& run, const ExpertRows& rows, const F& f) {
 
 }  // namespace
 
-bool Experts::joins() const {
-  return std::ranges::all_of(mlps, [](const Mlp& mlp) { return joins_group(mlp.up) && joins_group(mlp.down); });
-}
-
 std::vector<LinearRows> Experts::rows_of(const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
                                          Matrix matrix) const {
   std::vector<LinearRows> found;
@@ -34,7 +30,7 @@ std::vector<LinearRows> Experts::rows_of(const ExpertPairs& pairs, const ExpertR
 
 void Experts::run_forward(Context& ctx, const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
                           Matrix matrix, const Tensor& y, const Tensor& x) const {
-  if (joins()) return grouped_forward(ctx, rows_of(pairs, run, rows, matrix), y, x);
+  if (joins) return grouped_forward(ctx, rows_of(pairs, run, rows, matrix), y, x);
   (mlps[static_cast<size_t>(run.first)].*matrix).forward(ctx, rows.batch, y, x);
 }
 
@@ -75,7 +71,7 @@ void Experts::run_activation(Context& ctx, const ExpertRun& run, const ExpertRow
 
 void Experts::run_backward(Context& ctx, const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
                            const RunBackward& r) const {
-  if (!joins()) {
+  if (!joins) {
     const Mlp& mlp = mlps[static_cast<size_t>(run.first)];
     ctx.pair_block_ends = pairs.block_ends(run.first);
     mlp.down.backward(ctx, rows.batch, r.goes_on ? r.dscaled : Tensor(), r.dy, r.scaled);

@@ -196,7 +196,7 @@ void Experts::each_unit(Context& ctx, bool backward, const F& f) const {
 /// A sum over blocks has the same bits in either direction: sums of two numbers do not depend on their order.
 template <class F>
 void Experts::each_run(Context& ctx, const ExpertPairs& pairs, bool backward, const F& f) const {
-  const int64_t of_block = std::ssize(mlps) / blocks(), longest = joins() ? of_block : 1;
+  const int64_t of_block = std::ssize(mlps) / blocks(), longest = joins ? of_block : 1;
   const int64_t of_unit = std::ssize(mlps) / std::max<int64_t>(std::ssize(units), 1);
   each_unit(ctx, backward, [&](int64_t unit) {
     for (int64_t done = 0; done < of_unit;) {

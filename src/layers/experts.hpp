@@ -55,6 +55,7 @@ struct Experts {
   std::optional<TensorShare> share;   ///< set if it is split
   int64_t groups = 1;                 ///< groups of rows whose gradients are apart
   int64_t ranks = 1;                  ///< that share experts
+  bool joins = false;                 ///< products of several experts may be one call; else a run has one
   /// Units of consecutive experts, as many each, which a pass gathers in turn; empty: they are the layer's.
   std::vector<UnitGroup> units;
 
@@ -121,8 +122,6 @@ struct Experts {
   template <class F>
   void each_run(Context& ctx, const ExpertPairs& pairs, bool backward, const F& f) const;
   // Passes of a run (expert_run.cpp).
-  /// True if products of several experts may be one call; else a run has one.
-  bool joins() const;
   using Matrix = Linear Mlp::*;
   std::vector<LinearRows> rows_of(const ExpertPairs& pairs, const ExpertRun& run, const ExpertRows& rows,
                                   Matrix matrix) const;

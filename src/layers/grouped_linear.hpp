@@ -15,9 +15,6 @@ struct LinearRows {
   std::vector<int64_t> block_ends = {};  ///< see Context::row_block_ends(), of these rows
 };
 
-/// True if products of the layer's matrix may be computed together with those of others. It depends on the model alone.
-inline bool joins_group(const Linear& linear) { return linear.adapters.empty() && !linear.quantized; }
-
 void grouped_forward(Context& ctx, std::span<const LinearRows> layers, const Tensor& y, const Tensor& x);
 /// Computes dx.
 void grouped_backward_input(Context& ctx, std::span<const LinearRows> layers, const Tensor& dx, const Tensor& dy);

@@ -18,6 +18,7 @@ class ActorCritic : public Model {
     policy_.plan_cache(arena, cache, compute, sequences, positions);
   }
   bool can_cache() const override { return policy_.can_cache(); }
+  bool can_record() const override { return policy_.can_record(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override {
     policy_.logits(ctx, batch, rows, out);
   }

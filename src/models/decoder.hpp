@@ -123,6 +123,8 @@ class Decoder : public Model {
   void backward(Context& ctx, const Batch* batch) override;
   void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const override;
   bool can_cache() const override { return !rope_.by_length(); }
+  /// Experts sort rows, and blocks of matrices may be other ranks'.
+  bool can_record() const override { return shape_.config.experts.count == 0 && !shape_.tensor.splits(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override;
   /// Calls f, in which logits_of_rows() may be called. Collective where weights are sharded.
   template <class F>

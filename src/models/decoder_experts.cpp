@@ -54,6 +54,7 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
   if (share.splits()) experts.share = share;
   experts.first = share.first * (c.experts.count / share.blocks);
   experts.ranks = shape_.experts.blocks / shape_.experts.count;
+  experts.joins = !shape_.adapters && !shape_.quantization;
   if (c.experts.d_ff_shared == 0) return experts;
   experts.shared.emplace();
   Mlp& whole = experts.shared->whole();

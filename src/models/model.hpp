@@ -47,6 +47,8 @@ class Model {
   virtual void plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t sequences, int64_t positions) const = 0;
   /// False if earlier keys change as the text grows (rope whose frequencies depend on the length).
   virtual bool can_cache() const = 0;
+  /// True if a GPU may record passes as graphs: the host takes no part in them.
+  virtual bool can_record() const { return true; }
   /// Computes logits fp32 [R, V] of R rows of the last forward pass, in ascending order, as one product. Rows that are
   /// not consecutive are moved together, which invalidates the hidden states of the pass.
   virtual void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) = 0;

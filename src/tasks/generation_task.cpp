@@ -42,7 +42,7 @@ GenerationTask::GenerationTask(const Config& config, RoleSpec policy, std::share
   room.prompt_tokens = prompt_tokens_of_pass;
   room.policy = config.generate.cache;
   room.kv_heads = policy.shape.config.n_kv_heads;
-  room.graphs = config.parallel.cuda_graphs && policy.shape.config.experts.count == 0;
+  room.graphs = config.parallel.cuda_graphs;
   policy.passes.reset();
   RoleModel& model = models_.add(std::move(policy));
   generator_.emplace(model.actor(), room);

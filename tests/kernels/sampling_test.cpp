@@ -55,7 +55,9 @@ Drawn sample(const std::vector<Row>& rows, const Draws& draws, const TokenFilter
   copy_to_host(alone.data(), tokens.tensor().data, tokens.tensor().bytes(), stream());
   stream().synchronize();
   for (size_t i = 0; i < draws.size(); ++i) {
-    if (drawn.tokens[i] != undecided_token) EXPECT_EQ(alone[i], drawn.tokens[i]);
+    if (drawn.tokens[i] != undecided_token) {
+      EXPECT_EQ(alone[i], drawn.tokens[i]);
+    }
   }
   return drawn;
 }
@@ -65,7 +67,9 @@ int compare(const std::vector<Row>& rows, const Draws& draws, const TokenFilters
   int undecided = 0;
   for (size_t i = 0; i < draws.size(); ++i) {
     if (drawn.tokens[i] == undecided_token) {
-      if (filters.temperature > 0) EXPECT_EQ(std::ranges::count(drawn.kept[i], ~0u), std::ssize(drawn.kept[i]));
+      if (filters.temperature > 0) {
+        EXPECT_EQ(std::ranges::count(drawn.kept[i], ~0u), std::ssize(drawn.kept[i]));
+      }
       ++undecided;
       continue;
     }

@@ -1,12 +1,27 @@
 #include <algorithm>
+#include <cstring>
 
 #include "core/error.hpp"
-#include "kernels/block_scale.hpp"
 #include "kernels/dynamic_map.hpp"
 #include "kernels/quantize.hpp"
 #include "kernels/quantized_matrix.hpp"
+#include "kernels/rounded_product.hpp"
 
 namespace llmtrain {
+
+namespace {
+
+/// Scale of a block that is scale `i` of a chunk's record and block `block` of its slice. `map`: signed dynamic map.
+float block_scale(const Quantization& q, const uint8_t* record, int64_t i, const float* table, int64_t block,
+                  const float* map) {
+  const uint8_t* at = record + code_bytes(q) + i * scale_bytes(q);
+  if (q.double_quantization) return rounded_product(map[*at], table[1 + block / nested_block]) + table[0];
+  float scale = 0;
+  memcpy(&scale, at, sizeof scale);
+  return scale;
+}
+
+}  // namespace
 
 QuantizedMatrix QuantizedMatrix::part(int64_t first, int64_t number) const {
   LLMTRAIN_CHECK(first >= 0 && number >= 0 && first + number <= rows, "rows outside of the matrix");

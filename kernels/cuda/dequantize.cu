@@ -67,7 +67,7 @@ struct BlockCodes {
     return word_at(chunks + (e >> 8) * record + (e & (chunk_elements - pack_size)) / 2);
   }
   __device__ static int code(uint32_t pack, int i) { return static_cast<int>(pack >> 4 * (i ^ 1) & 15); }
-  /// block_scale() of the block of element e.
+  /// Scale of the block of element e: an fp32 of the record, or a code of the second quantisation.
   __device__ float scale(int64_t e) const {
     const int64_t block = e >> block_shift, i = (e & (chunk_elements - 1)) >> block_shift;
     const uint8_t* scales = chunks + (e >> 8) * record + chunk_elements / 2;

@@ -33,7 +33,7 @@ class RecordedModel : public Model {
  public:
   explicit RecordedModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
   std::vector<UnitSpec> units() const override { return model_->units(); }
-  void plan(Arena& arena, const PassPlan& passes) override { model_->plan(arena, passes); }
+  void plan(Arena& arena, const PassPlan& planned) override { model_->plan(arena, planned); }
   void start(Stream& stream) override { model_->start(stream); }
   void forward(Context& ctx, const Batch* batch) override {
     ++passes;
@@ -50,6 +50,7 @@ class RecordedModel : public Model {
     model_->plan_cache(arena, cache, compute, sequences, positions);
   }
   bool can_cache() const override { return model_->can_cache(); }
+  bool can_record() const override { return model_->can_record(); }
   void logits(Context& ctx, const Batch* batch, std::span<const int64_t> rows, const Tensor& out) override {
     if (as_training) ctx.role = ProductRole::training;
     model_->logits(ctx, batch, rows, out);

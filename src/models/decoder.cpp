@@ -154,7 +154,7 @@ void Decoder::plan_cache(Arena& arena, KvCache& cache, DType compute, int64_t se
   const auto& [blocks, first, own] = shape_.tensor;
   cache.blocks = blocks;
   cache.plan(arena, c.n_layers * own, compute, sequences, positions, 2 * c.n_kv_heads / blocks * c.head_dim);
-  cache.norms.resize(kept_norms_of(static_cast<int>(c.n_layers), head_.blocks.size()));
+  cache.norms.resize(shape_.kept_norms_of(static_cast<int>(c.n_layers), head_.blocks.size()));
   const auto add_norms = [&](const Linear& layer) {
     if (!layer.has_magnitudes()) return;
     arena.add(cache.norms[layer.kept_norms], MemoryCategory::activations, "norms", DType::f32, {layer.out});

@@ -87,6 +87,14 @@ struct DecoderShape {
     shape.tensor = shape.experts = {};
     return shape;
   }
+  /// Calls f(index) for the blocks of split matrices that the decoder has.
+  template <class F>
+  void each_tensor_block(const F& f) const {
+    for (int64_t i = 0; i < tensor.count; ++i) f(tensor.first + i);
+  }
+  /// Index in KvCache::norms of the first matrix of a layer's block; the head follows the last layer.
+  size_t kept_norms_of(int layer, size_t block) const;
+  Norm declare_norm(UnitBuilder& unit, const std::string& name) const;
   /// Gives a tied model a head of its own, which begins as the embedding.
   void untie_head() {
     unties_head = config.ties_head();
@@ -159,38 +167,8 @@ class Decoder : public Model {
   void acquire_head(ParamStore& params) const;
   void release_head(ParamStore& params) const;
   void declare_embedding();
-  Block declare_block(int layer);
-  Attention declare_heads(UnitBuilder& unit, int layer) const;
-  void declare_head_norms(UnitBuilder& unit, Attention& attention, int layer) const;
-  void declare_latent(UnitBuilder& unit, Attention& attention, int layer) const;
-  /// The matrices of attention or an MLP, as a whole.
-  struct LayerShapes {
-    LinearShape first, last;
-  };
-  LayerShapes attention_shapes(int layer) const;
-  /// The matrices of queries, and of keys and values, between the first one and latent heads.
-  LayerShapes latent_shapes(int layer) const;
-  LayerShapes mlp_shapes(int layer) const;
-  LayerShapes expert_shapes(int layer, int64_t expert) const;
-  LayerShapes shared_expert_shapes(int layer) const;
-  /// Declares experts without the matrices of this rank's blocks, or with them if the model is not split.
-  Experts declare_experts(UnitBuilder& unit, int layer) const;
-  void declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer, int64_t of_layer) const;
-  void declare_shared_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const;
-  void declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t first, int64_t count) const;
-  void declare_expert_biases(UnitBuilder& unit, Experts& experts, int layer, int64_t first, int64_t count) const;
-  void declare_sinks(UnitBuilder& unit, Attention& attention, int layer) const;
-  void declare_whole(UnitBuilder& unit, Block& block) const;
-  void declare_split(UnitBuilder& unit, Block& block) const;
   ParamRef declare_table(UnitBuilder& unit, const std::string& name, int64_t block) const;
   void declare_head_block(UnitBuilder& unit, int64_t index, const Linear& shared);
-  /// Calls f(index) for the blocks of split matrices that this rank has.
-  template <class F>
-  void each_tensor_block(const F& f) const {
-    for (int64_t i = 0; i < shape_.tensor.count; ++i) f(shape_.tensor.first + i);
-  }
-  LinearPart part(const std::string& name, int layer, int64_t rows, std::vector<int64_t> sections = {}) const;
-  Norm declare_norm(UnitBuilder& unit, const std::string& name) const;
   /// Units of a layer, without those that its experts use in turn.
   const UnitGroup& block_units(int layer) const { return block_units_[static_cast<size_t>(layer)]; }
   void prefetch_experts(ParamStore& params, int layer, bool backward) const {
@@ -208,15 +186,6 @@ class Decoder : public Model {
   void find_head_units();
   /// Norm of a layer's output, if it can be joined to the layer's last sum; else null.
   const Norm* joined_norm(const ParamStore& params, size_t layer) const;
-  /// Index in KvCache::norms of the first matrix of a layer's block; the head follows the last layer.
-  size_t kept_norms_of(int layer, size_t block) const {
-    const ExpertsConfig& experts = shape_.config.experts;
-    const size_t mlps = experts.exist() ? 1 + static_cast<size_t>(experts.count / shape_.tensor.blocks) : 1;
-    const size_t matrices = (shape_.config.latent.exist() ? 4 : 2) + 2 * mlps;
-    const auto own = static_cast<size_t>(shape_.tensor.count), layers = static_cast<size_t>(shape_.config.n_layers);
-    const auto index = static_cast<size_t>(layer);
-    return index < layers ? (index * own + block) * matrices : layers * own * matrices + block;
-  }
   /// Begins a pass.
   void enter(Context& ctx) const;
   void score_rows(Context& ctx, const Batch& batch, const TokenStatistics& statistics) const;

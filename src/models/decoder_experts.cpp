@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "models/decoder.hpp"
+#include "models/decoder_layers.hpp"
 
 namespace llmtrain {
 
@@ -17,7 +17,7 @@ std::pair<LinearShape, LinearShape> gated_shapes(const std::array<std::string, 3
 
 }  // namespace
 
-Decoder::LayerShapes Decoder::expert_shapes(int layer, int64_t expert) const {
+LayerDeclarations::Shapes LayerDeclarations::expert_shapes(int layer, int64_t expert) const {
   const DecoderNames& n = shape_.names;
   const auto name = [&](const std::string& pattern) { return at_layer(pattern, layer, expert); };
   const auto [first, last] = gated_shapes({name(n.expert_gate), name(n.expert_up), name(n.expert_down)},
@@ -25,7 +25,7 @@ Decoder::LayerShapes Decoder::expert_shapes(int layer, int64_t expert) const {
   return {first, last};
 }
 
-Decoder::LayerShapes Decoder::shared_expert_shapes(int layer) const {
+LayerDeclarations::Shapes LayerDeclarations::shared_expert_shapes(int layer) const {
   const DecoderNames& n = shape_.names;
   const auto name = [&](const std::string& pattern) { return at_layer(pattern, layer); };
   const auto [first, last] = gated_shapes({name(n.shared_gate), name(n.shared_up), name(n.shared_down)},
@@ -33,7 +33,7 @@ Decoder::LayerShapes Decoder::shared_expert_shapes(int layer) const {
   return {first, last};
 }
 
-Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
+Experts LayerDeclarations::declare_experts(UnitBuilder& unit, int layer) const {
   const ModelConfig& c = shape_.config;
   const DecoderNames& names = shape_.names;
   Experts experts;
@@ -59,7 +59,7 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
   experts.shared.emplace();
   Mlp& whole = experts.shared->whole();
   whole.activation = c.activation;
-  const LayerShapes shapes = shared_expert_shapes(layer);
+  const Shapes shapes = shared_expert_shapes(layer);
   if (!share.splits()) {
     whole.up = Linear::declare(unit, shapes.first.parts, shapes.first.in, false, shapes.first.std, shape_.adapters);
     whole.down = Linear::declare(unit, shapes.last.parts, shapes.last.in, false, shapes.last.std, shape_.adapters);
@@ -73,7 +73,7 @@ Experts Decoder::declare_experts(UnitBuilder& unit, int layer) const {
 
 /// Declares this rank's experts of a layer, or of its block of matrices, in units of their own if they are several
 /// blocks.
-void Decoder::declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer, int64_t of_layer) const {
+void LayerDeclarations::declare_expert_blocks(UnitBuilder& unit, Experts& experts, int layer, int64_t of_layer) const {
   const TensorShare& share = shape_.experts;
   const int64_t count = shape_.config.experts.count / (shape_.tensor.blocks * share.blocks);
   for (int64_t block = share.first; block < share.first + share.count; ++block) {
@@ -85,9 +85,9 @@ void Decoder::declare_expert_blocks(UnitBuilder& unit, Experts& experts, int lay
 }
 
 /// Declares a block of the shared expert.
-void Decoder::declare_shared_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const {
+void LayerDeclarations::declare_shared_block(UnitBuilder& unit, Experts& experts, int layer, int64_t block) const {
   if (!experts.shared) return;
-  const LayerShapes shapes = shared_expert_shapes(layer);
+  const Shapes shapes = shared_expert_shapes(layer);
   const int64_t blocks = shape_.tensor.blocks;
   Mlp& mlp = experts.shared->blocks.emplace_back();
   mlp.activation = shape_.config.activation;
@@ -98,10 +98,11 @@ void Decoder::declare_shared_block(UnitBuilder& unit, Experts& experts, int laye
       Linear::declare_block(unit, shapes.last, {LinearBlock::Side::inputs, block, blocks}, experts.shared->sum, rule);
 }
 
-void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t first, int64_t count) const {
+void LayerDeclarations::declare_expert_block(UnitBuilder& unit, Experts& experts, int layer, int64_t first,
+                                             int64_t count) const {
   const ModelConfig& c = shape_.config;
   for (int64_t expert = first; expert < first + count; ++expert) {
-    const LayerShapes shapes = expert_shapes(layer, expert);
+    const Shapes shapes = expert_shapes(layer, expert);
     Mlp& mlp = experts.mlps.emplace_back();
     mlp.activation = c.activation;
     mlp.limit = static_cast<float>(c.experts.limit);
@@ -114,10 +115,10 @@ void Decoder::declare_expert_block(UnitBuilder& unit, Experts& experts, int laye
 
 /// Declares the biases of the last `count` experts, after all of their matrices, whose gradients arrive in blocks of
 /// rows.
-void Decoder::declare_expert_biases(UnitBuilder& unit, Experts& experts, int layer, int64_t first,
-                                    int64_t count) const {
+void LayerDeclarations::declare_expert_biases(UnitBuilder& unit, Experts& experts, int layer, int64_t first,
+                                              int64_t count) const {
   for (int64_t i = 0; i < count; ++i) {
-    const LayerShapes shapes = expert_shapes(layer, first + i);
+    const Shapes shapes = expert_shapes(layer, first + i);
     Mlp& mlp = experts.mlps[experts.mlps.size() - static_cast<size_t>(count - i)];
     mlp.up.declare_bias(unit, shapes.first.parts);
     Linear down = mlp.down;

@@ -96,11 +96,12 @@ Subcommand add_convert(CLI::App& program) {
   app->add_option("settings", o->settings, "file: .json, .yaml, .toml, .ini, or .py with literal assignments and calls")
       ->required();
   app->add_option("--from", o->options.from, "the program: " + names)->capture_default_str();
-  app->add_option("--task", o->options.task,
-                  "purpose of the settings, if it does not follow from their keys: pretrain, sft, dpo, kto, orpo, "
-                  "reward, grpo, rloo, ppo")
-      ->check(
-          CLI::IsMember({"pretrain", "sft", "dpo", "kto", "orpo", "simpo", "cpo", "reward", "grpo", "rloo", "ppo"}));
+  app->add_option(
+         "--task", o->options.task,
+         "purpose of the settings, if it does not follow from their keys: pretrain, sft, distill, classify, dpo, "
+         "kto, orpo, simpo, cpo, reward, grpo, rloo, ppo")
+      ->check(CLI::IsMember({"pretrain", "sft", "distill", "classify", "dpo", "kto", "orpo", "simpo", "cpo", "reward",
+                             "grpo", "rloo", "ppo"}));
   app->add_option("--ranks", o->options.ranks, "GPUs of the other program's job, by which its batch is multiplied");
   app->add_option("--output", o->output, "the deck; - is the standard output")->required();
   app->add_flag("--strict", o->strict, "write no deck, and exit with 65, if a key is unknown or not supported");

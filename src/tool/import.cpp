@@ -151,7 +151,7 @@ Subcommand add_import(CLI::App& program) {
       ->required();
   app->add_option(
          "--format", o->format,
-         "llama2c (.bin, versions 0 to 2), gpt-json (minGPT's or nanoGPT's state), nanogpt (uint16 ids), llm.c, "
+         "llama2c (.bin, version 0), gpt-json (minGPT's or nanoGPT's state), nanogpt (uint16 ids), llm.c, "
          "megatron (.bin and .idx); auto detects the format")
       ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())))
       ->capture_default_str();

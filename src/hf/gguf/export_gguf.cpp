@@ -152,8 +152,10 @@ std::vector<std::string> write_gguf(const GgufOptions& options, const DecoderSha
   ModelConfig model = shape.config;
   model.vocab_size = shape.tokens;
   if (const std::string obstacle = gguf_obstacle(model); !obstacle.empty()) {
-    throw UserError(ExitCode::bad_content,
-                    fmt::format("{}: llama.cpp cannot compute this model: {}", options.output, obstacle));
+    throw UserError(
+        ExitCode::bad_content,
+        fmt::format("{}: GGUF is not written for a model with {}: leave out --format gguf to export a folder",
+                    options.output, obstacle));
   }
   std::vector<std::string> warnings = gguf_differences(model);
   const GgufType type = options.type.value_or(GgufType::F32);

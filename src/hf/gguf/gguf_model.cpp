@@ -144,7 +144,7 @@ std::string part_obstacle(const ModelConfig& m) {
 std::string experts_obstacle(const ModelConfig& m) {
   const ExpertsConfig& e = m.experts;
   if (std::string(architecture_of(m.family).name).empty() && e.exist()) {
-    return "experts of this family, which GGUF export does not write";
+    return "experts of this family";
   }
   if (!e.exist()) return m.family == Family::mixtral ? "a Mixtral without experts" : "";
   if (e.layers(m.n_layers) < m.n_layers) return "layers without experts";
@@ -195,8 +195,8 @@ std::string gguf_obstacle(const ModelConfig& m) {
   const Architecture a = architecture_of(m.family);
   if (m.scores()) return "a reward model";
   if (std::string experts = experts_obstacle(m); !experts.empty()) return experts;
-  if (m.attention_sinks) return "sinks of attention, which GGUF export does not write";
-  if (m.latent.exist()) return "latent attention, which GGUF export does not write";
+  if (m.attention_sinks) return "sinks of attention";
+  if (m.latent.exist()) return "latent attention";
   const bool whole = m.family == Family::olmoe || m.family == Family::olmo2;
   const bool norms = whole || m.family == Family::qwen3 || m.family == Family::qwen3_moe || m.family == Family::gemma3;
   if (m.qk_norm != norms || m.qk_norm_whole != whole) return "norms of queries and keys in this family";

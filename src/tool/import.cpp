@@ -149,10 +149,9 @@ Subcommand add_import(CLI::App& program) {
       ->required();
   app->add_option("--output", o->output, "output folder for a model, or output file ending in .h5 for token ids")
       ->required();
-  app->add_option(
-         "--format", o->format,
-         "llama2c (.bin, version 0), gpt-json (minGPT's or nanoGPT's state), nanogpt (uint16 ids), llm.c, "
-         "megatron (.bin and .idx); auto detects the format")
+  app->add_option("--format", o->format,
+                  "llama2c (.bin, version 0), gpt-json (minGPT's or nanoGPT's state), nanogpt (uint16 ids), llm.c, "
+                  "megatron (.bin and .idx); auto detects the format")
       ->check(CLI::IsMember(std::vector<std::string>(formats.begin(), formats.end())))
       ->capture_default_str();
   app->add_option("--tokenizer", o->tokenizer,

@@ -29,11 +29,11 @@ KERNELS = [
     ("activation, backward", r"BackwardPack<llmtrain::bf16>", 16),
     ("rotation of heads", r"ForEach<.*Rotate<llmtrain::bf16>", 16),
     ("AdamW", r"ForEach<.*Update<llmtrain::bf16> >", 16),
-    ("AdamW in 8 bits", r"ForEachWarp<.*Update<llmtrain::bf16>, \d+>", 4),
-    ("NF4 to bf16", r"ForEach<.*Dequantize<llmtrain::bf16>", 4),
+    ("AdamW in 8 bits", r"run<llmtrain::\(anonymous namespace\)::Update<llmtrain::bf16> >", 4),
+    ("NF4 to bf16", r"ForEachWarp<.*DequantizeBlocks<llmtrain::bf16>", 4),
     ("decoding: attention to a cache", r"AttendSplit<llmtrain::bf16, 1>", 8),
 ]
-GLOBAL = re.compile(r"(LDG|STG|LDGSTS)\.E((?:\.\w+)*)")
+GLOBAL = re.compile(r"(LDG|STG|LDGSTS|LD|ST)\.E((?:\.\w+)*)")  # LD and ST: the address was not known to be global
 
 
 def dump(option, files):
@@ -96,7 +96,7 @@ def main():
         body = code[names[0]]
         registers, stack, _ = used[names[0]]
         local = sum(instruction.startswith(("LDL", "STL")) for instruction in body)
-        loads, stores = accesses(body, ("LDG", "LDGSTS")), accesses(body, ("STG",))
+        loads, stores = accesses(body, ("LDG", "LDGSTS", "LD")), accesses(body, ("STG", "ST"))
         wide = loads[0] > 0 or (width <= 8 and loads[1] > 0) or width <= 4
         failed |= stack > 0 or local > 0 or not wide
         print(f"| {title} | {len(body)} | {registers} | {stack} | {local} | {' / '.join(map(str, loads))} | "

@@ -37,7 +37,7 @@ constexpr FrameLimit frame_limits[] = {
     {"BackwardPack<", 0, "as above"},
     {"Rotate<", 0, "as above"},
     {"Update<", 0, "as above"},
-    {"Dequantize<", 0, "as above"},
+    {"DequantizeBlocks<", 0, "as above"},
     {"AttendSplit<", 0, "as above"},
     {"FillTable", 64, "sine and cosine of large angles"},
     {"", 16, "a pack of elements at a ragged end, indexed"},

@@ -159,7 +159,7 @@ struct SampleRow {
         [&](double all) { return top_p * all; });
     const double error = cut.all * relative_error(vocabulary), last = row.weight(value_of(cut.lowest));
     const bool is_first = cut.above == 0 && cut.at == last;  // which is kept in any case
-    // Of equal logits at the cut all are kept, or it is the host that counts them.
+    // All equal logits at the cut are kept, or the host counts them.
     const bool needs_last = is_first || cut.above + cut.at - last < cut.target - error;
     lowest = cut.lowest;
     return needs_last && cut.above + cut.at > cut.target + error;

@@ -112,7 +112,7 @@ int64_t yardstick_bytes(const Yardstick& y, DType compute) {
   return std::max(9 * y.n * y.n * static_cast<int64_t>(size_of(compute)), 2 * 4 * y.elements);
 }
 
-/// Of constants a GPU would multiply faster: the fewer bits change, the less power it draws.
+/// A GPU multiplies constants faster: the fewer bits change, the less power it draws.
 void fill_randomly(const Tensor& out, Stream& stream) {
   const int64_t block = std::min(out.numel(), int64_t{1} << 20);
   std::vector<float> values(static_cast<size_t>(block)), rounded(values.size());

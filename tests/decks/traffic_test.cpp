@@ -148,7 +148,7 @@ TEST_F(TrafficDeck, HasARowOfTheExpertAxis) {
   }
 }
 
-// Where a token has all experts, a row goes to each node, and every expert has all rows.
+// A row goes to each node if a token has all experts, and every expert has all rows.
 TEST_F(TrafficDeck, RowsGoToANodeOnce) {
   Layout l{4, 2, 1, 8, 0, "parallel.expert=4"};
   l.keys = {"model.family=mixtral", "model.n_experts=4", "model.d_ff_expert=24", "model.experts_per_token=4"};

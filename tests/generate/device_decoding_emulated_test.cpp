@@ -23,7 +23,7 @@ struct Cost {
   bool operator==(const Cost&) const = default;
 };
 
-/// Of ten tokens of each text, after others.
+/// The cost of ten tokens of each text, after others.
 Cost cost_of_ten(Machine& machine, bool recorded, GenerationRequest request) {
   const auto run = [&](int64_t tokens) {
     request.max_new_tokens = tokens;

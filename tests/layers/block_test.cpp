@@ -133,7 +133,7 @@ std::vector<float> output_of_two(Norms norms, bool parallel, bool joined, bool o
   return output_at(c, 1, 0);
 }
 
-// Whether a norm can be joined depends on which rank has its weights: the bits do not.
+// The rank that has the weights of a norm decides if it is joined; the bits do not depend on that.
 TEST(BlockNorms, JoinedToSumsHaveTheSameBits) {
   for (const Norms norms : {Norms::before, Norms::sandwich}) {
     EXPECT_EQ(output_of_two(norms, false, true), output_of_two(norms, false, false));
